@@ -90,8 +90,7 @@ class Agent(abc.ABC, Generic[Config]):
         """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
 
     def _compile(self) -> Any:
-        """Return what compiled updates need; `None`: torch makes them."""
-        return None
+        """Prepare compiled updates, and return what they need; called if they can be made."""
 
     def _can_compile(self) -> bool:
         config: Any = self.config  # a NetworkConfig, if there is something to compile
@@ -218,8 +217,8 @@ class Agent(abc.ABC, Generic[Config]):
         if "counters" in state:
             self.num_transitions, self.num_updates = state["counters"]["transitions"], state["counters"]["updates"]
         for kind, parts in (("learners", self._learners), ("memories", self._memories)):
-            for name, part in parts.items() if kind in state else ():
-                part.load_state_dict(state[kind][name])
+            for name in parts.keys() & state.get(kind, {}).keys():
+                parts[name].load_state_dict(state[kind][name])
 
     def save(self, path: str | Path, contents: Contents = "learner") -> None:
         """Write the agent to a file, which `load` and `load_agent` read without executing anything.

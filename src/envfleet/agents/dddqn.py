@@ -14,11 +14,10 @@ from torch.nn import functional
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, choices_of
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.descent import Adam, Follower, descend
-from envfleet.agents.flat import Flat, workspace
+from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
 from envfleet.agents.networks import DuelingNetwork, target_of
-from envfleet.agents.off_policy import Compiled, OffPolicyAgent
+from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
 
 
@@ -68,8 +67,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         form, place = (config.capacity, self.packing.space, (), torch.int64), config.replay_device or self.device
         self._remember_in(ReplayBuffer(*form, rng=self.random.replay, device=place, priorities=priorities))
         self._network = DuelingNetwork(self.packing, config, len(self._choices)).to(self.device)
-        self._target = target_of(self._network)
-        self._follower = Follower(self._target, self._network)
+        self._target, self._target_parts = target_of(self._network)
         self._optimiser = Adam(self._network.parameters(), config.learning_rate)
         self._networks = {"network": self._network, "target": self._target}
         self._learners["optimiser"] = self._optimiser
@@ -115,31 +113,31 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
             goals = batch.rewards + batch.discounts * self._target(following).gather(1, best).squeeze(1)
         errors = functional.huber_loss(values, goals, reduction="none")
         loss = (batch.weights * errors).mean()
-        descend(self._optimiser, loss, config.max_grad_norm)
+        self._optimiser.descend(loss, config.max_grad_norm)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, (goals - values).detach().cpu().numpy())
         if (self.num_updates + 1) % config.target_period == 0:
-            self._follower.step(config.target_tau)
+            self._target_parts.follow(self._optimiser, config.target_tau)
         return {"loss": loss, "value": values.mean()}
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Compiled:
-        self._parts, self._target_parts = Flat([self._network], self._optimiser), Flat([self._target])
-        self._work = workspace(self.config.batch_size, self._parts)
-        return Compiled(self._parts, self._parts.values.copy(), 0, self._learn_compiled, self._choose_compiled)
+    def _compile(self) -> Adam:
+        self._layers = layers_of(self._network)
+        self._work = workspace(self.config.batch_size, self._layers)
+        return self._act_by(self._optimiser)
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
-        config, parts, target = self.config, self._parts, self._target_parts
+        config, learned = self.config, self._optimiser.next_step(self._layers)
         moves = (self.num_updates + 1) % config.target_period == 0
         tau, max_norm = config.target_tau if moves else 0.0, config.max_grad_norm or 0.0
-        loss, value, errors = _learn(batch, parts.next_step(), target.values, tau, max_norm, self._work)
+        loss, value, errors = _learn(batch, learned, self._target_parts.values, tau, max_norm, self._work)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, errors)
         return {"loss": loss, "value": value}
 
     def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> NDArray[np.int64]:
-        outputs = compiled.outputs_of(acting, self._parts.layers[0], rows)
+        outputs = compiled.outputs_of(acting, self._layers[0], rows)
         indices: NDArray[np.int64] = outputs[:, 1:].argmax(axis=1)
         return indices
 

@@ -1,95 +1,162 @@
-"""Steps of gradient descent, targets that follow, and means of the figures of many updates."""
+"""Parameters in one buffer, steps of gradient descent in them, and means of the figures of many updates."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from envfleet.agents.compiled import F32, LINEAR, RELU, TANH, Learned, Workspace
 
-class Adam:
-    """Adam (Kingma & Ba 2015, arXiv:1412.6980), by the kernel of `torch.optim.Adam(fused=True)` alone.
+_PASSES = 3
+
+
+class Flat:
+    """Parameters in one buffer.
+
+    The tensors become views of it, so torch and compiled code read and change the same numbers.
+
+    Args:
+        parameters: Of one dtype, on one device, in no other buffer.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.parameters = list(parameters)
+        self._tensor = _join(self.parameters)
+
+    @property
+    def tensor(self) -> Tensor:
+        """All of them, `(P,)`."""
+        if self.parameters[0].data_ptr() != self._tensor.data_ptr():  # shared with another agent's, or copied
+            self._tensor = _join(self.parameters)
+        return self._tensor
+
+    @property
+    def values(self) -> F32:
+        """The same memory, if it is the CPU's."""
+        values: F32 = self.tensor.numpy()
+        return values
+
+    def follow(self, other: Flat, tau: float) -> None:
+        """Go a share of the way to others of the same form, all of it with `tau=1`."""
+        self.tensor.lerp_(other.tensor, tau)
+
+
+class Adam(Flat):
+    """Parameters that are learned by Adam (Kingma & Ba 2015, arXiv:1412.6980), with a kernel of torch or compiled.
 
     What `torch.optim` does around that kernel at every step takes longer than the gradients of a small network.
 
     Args:
-        parameters: What is learned; those that need no gradient are left out.
+        parameters: Those that need no gradient are left out.
         learning_rate: Of all of them.
         epsilon: Added to the root of the mean square.
 
     Attributes:
-        parameters: Those that are learned.
         learning_rate: Of the next step.
-        epsilon: Added to the root of the mean square.
+        means: Running means of the gradients, `(P,)`.
+        squares: Those of their squares, `(P,)`.
         count: Steps that were taken.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, epsilon: float = 1e-8) -> None:
-        self.parameters: list[Tensor] = [parameter for parameter in parameters if parameter.requires_grad]
-        self.learning_rate, self.epsilon = learning_rate, epsilon
-        self._means = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
-        self._squares = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
-        self.count = 0
+    def __init__(self, parameters: Iterable[Tensor], learning_rate: float, epsilon: float = 1e-8) -> None:
+        super().__init__(parameter for parameter in parameters if parameter.requires_grad)
+        self.learning_rate, self._epsilon, self.count = learning_rate, epsilon, 0
+        self.means, self.squares = torch.zeros_like(self._tensor), torch.zeros_like(self._tensor)
+        self._gradients = np.zeros(len(self._tensor), np.float32)  # of compiled code
 
-    def moments(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the running means of the gradients of some parameters, and those of their squares."""
-        numbers = {id(parameter): number for number, parameter in enumerate(self.parameters)}
-        chosen = [numbers[id(parameter)] for parameter in parameters]
-        return [self._means[number] for number in chosen], [self._squares[number] for number in chosen]
+    def descend(self, loss: Tensor, max_norm: float | None = None) -> None:
+        """Take one step down a loss, with gradients of these parameters only.
 
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Take a step against the gradients, one per parameter, of its shape and dtype."""
+        Args:
+            loss: A number.
+            max_norm: Gradients that are longer, all taken together, are shortened to it; `None` never.
+        """
+        gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])
+        if max_norm is not None:
+            gradient *= (max_norm / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0)
+        self.step(gradient)
+
+    def step(self, gradient: Tensor) -> None:
+        """Take a step against a gradient, `(P,)`."""
         self.count += 1
-        count = torch.full((), float(self.count), device=self.parameters[0].device)
+        count = torch.full((), float(self.count), device=gradient.device)
         torch._fused_adam_(
-            self.parameters,
-            [gradient.contiguous() for gradient in gradients],  # the kernel reads them as if they were
-            self._means,
-            self._squares,
+            [self.tensor],
+            [gradient],
+            [self.means],
+            [self.squares],
             [],
-            [count] * len(self.parameters),
+            [count],
             lr=self.learning_rate,
             beta1=0.9,
             beta2=0.999,
             weight_decay=0.0,
-            eps=self.epsilon,
+            eps=self._epsilon,
             amsgrad=False,
             maximize=False,
         )
 
+    def next_step(self, layers: NDArray[np.int64]) -> Learned:
+        """Count a step, and return what compiled code reads and changes for it.
+
+        Args:
+            layers: Of the networks whose parameters these are; see `layers_of`.
+        """
+        self.count += 1
+        moments = (self.means.numpy(), self.squares.numpy())
+        return Learned(self.values, self._gradients, *moments, layers, self.count, self.learning_rate, self._epsilon)
+
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes, in the form of `torch.optim.Adam`."""
-        states = {
-            number: {"step": torch.tensor(float(self.count)), "exp_avg": mean, "exp_avg_sq": square}
-            for number, (mean, square) in enumerate(zip(self._means, self._squares, strict=True))
-        }
-        return {"state": states, "param_groups": [{"lr": self.learning_rate, "params": list(states)}]}
+        """Return what `load_state_dict` takes."""
+        return {"means": self.means, "squares": self.squares, "count": self.count, "learning_rate": self.learning_rate}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another, or of a `torch.optim.Adam`."""
-        self.learning_rate = state["param_groups"][0]["lr"]
-        for number, saved in state["state"].items():
-            self._means[number].copy_(saved["exp_avg"])
-            self._squares[number].copy_(saved["exp_avg_sq"])
-            self.count = int(saved["step"])
+        """Take over the state of another."""
+        self.means.copy_(state["means"])
+        self.squares.copy_(state["squares"])
+        self.count, self.learning_rate = state["count"], state["learning_rate"]
 
 
-def descend(optimiser: Adam, loss: Tensor, max_norm: float | None = None) -> None:
-    """Take one step down a loss, with gradients of the optimiser's own parameters only.
+def layers_of(*networks: nn.Module) -> NDArray[np.int64]:
+    """Return where the dense layers of networks of one depth are among their parameters, as `Learned` has them."""
+    tables, place = list[list[tuple[int, ...]]](), 0
+    for network in networks:
+        activation = TANH if any(isinstance(part, nn.Tanh) for part in network.modules()) else RELU
+        table, layers = list[tuple[int, ...]](), [part for part in network.modules() if isinstance(part, nn.Linear)]
+        for layer in layers:
+            outputs, inputs = layer.weight.shape
+            kind = LINEAR if layer is layers[-1] else activation
+            table.append((inputs, outputs, place, place + inputs * outputs, kind))
+            place += (inputs + 1) * outputs
+        tables.append(table)
+    return np.array(tables, np.int64)
 
-    Args:
-        optimiser: Whose step.
-        loss: A number.
-        max_norm: Gradients that are longer, all taken together, are shortened to it; `None` never.
-    """
-    gradients = torch.autograd.grad(loss, optimiser.parameters)
-    if max_norm is not None:
-        length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001
-        torch._foreach_mul_(gradients, (max_norm / (length + 1e-6)).clamp(max=1.0))
-    optimiser.step(gradients)
+
+def workspace(rows: int, *layers: NDArray[np.int64]) -> Workspace:
+    """Return memory for updates with so many rows of networks with these layers."""
+    tables = [table[0, :, :2] for table in layers]
+    return Workspace(
+        np.empty((_PASSES, rows * max(int(table[:, 1].sum()) for table in tables)), np.float32),
+        np.empty((2, rows * max(int(table.max()) for table in tables)), np.float32),
+    )
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    """Return one array of all tensors, which are views of it from now on."""
+    sizes, first = [tensor.numel() for tensor in tensors], tensors[0].data
+    places = itertools.accumulate((first.element_size() * size for size in sizes), initial=first.data_ptr())
+    if all(tensor.data_ptr() == place for tensor, place in zip(tensors, places, strict=False)):
+        return first.as_strided((sum(sizes),), (1,))  # they are one already
+    buffer = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    for tensor, part in zip(tensors, torch.split(buffer, sizes), strict=True):
+        tensor.data = part.view(tensor.shape)
+    return buffer
 
 
 class Means:
@@ -118,21 +185,3 @@ def _mean(values: list[Tensor | float]) -> float:
     if not isinstance(values[0], Tensor):
         return float(sum(values) / len(values))
     return float(torch.stack([torch.as_tensor(value) for value in values]).mean())
-
-
-class Follower:
-    """Moves a target network towards its network.
-
-    Args:
-        target: What moves.
-        network: Of the same form.
-    """
-
-    def __init__(self, target: nn.Module, network: nn.Module) -> None:
-        self._targets: list[Tensor] = list(target.parameters())
-        self._goals: list[Tensor] = list(network.parameters())
-
-    @torch.no_grad()
-    def step(self, tau: float) -> None:
-        """Go a share of the way, all of it with `tau=1`."""
-        torch._foreach_lerp_(self._targets, self._goals, tau)

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from envfleet.agents.descent import Flat
 from envfleet.agents.hyperparameters import Activation, NetworkConfig
 from envfleet.agents.packing import Packing, Part
 from envfleet.errors import InvalidArgument
@@ -212,14 +213,16 @@ class DuelingNetwork(nn.Module):
         layers = mlp([inputs, *config.hidden], config.activation, layer_norm=config.layer_norm)
         norm = [nn.LayerNorm(last)] if config.layer_norm else []
         self.body = nn.Sequential(layers, *norm, _MODULES[config.activation]())
-        self.value, self.advantages = nn.Linear(last, 1), nn.Linear(last, num_actions)
+        value, self.heads = nn.Linear(last, 1), nn.Linear(last, num_actions)
+        self.heads.weight = nn.Parameter(torch.cat([value.weight, self.heads.weight]))  # the value comes first
+        self.heads.bias = nn.Parameter(torch.cat([value.bias, self.heads.bias]))
+        self.heads.out_features += 1
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`(N, inputs)` to `(N, num_actions)`."""
-        features = self.body(self.encoder(inputs))
-        advantages: Tensor = self.advantages(features)
-        values: Tensor = self.value(features) + advantages - advantages.mean(dim=1, keepdim=True)
-        return values
+        outputs: Tensor = self.heads(self.body(self.encoder(inputs)))
+        value, advantages = outputs[:, :1], outputs[:, 1:]
+        return value + advantages - advantages.mean(dim=1, keepdim=True)
 
 
 class Critics(nn.Module):
@@ -246,6 +249,8 @@ class Critics(nn.Module):
         return torch.stack([critic(inputs).squeeze(1) for critic in self.critics[:num_critics]])
 
 
-def target_of(network: Network) -> Network:
-    """Return a copy that is not learned; a `Follower` moves it."""
-    return copy.deepcopy(network).requires_grad_(False)
+def target_of(network: Network) -> tuple[Network, Flat]:
+    """Return a copy that is not learned, and those of its parameters that follow the learned ones."""
+    target = copy.deepcopy(network).requires_grad_(False)
+    pairs = zip(target.parameters(), network.parameters(), strict=True)
+    return target, Flat(copied for copied, parameter in pairs if parameter.requires_grad)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from envfleet.agents.actions import Bounds
-from envfleet.agents.agent import Agent, Contents
+from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32
 from envfleet.agents.descent import Adam, Means
-from envfleet.agents.flat import Flat
 from envfleet.agents.hyperparameters import OffPolicyConfig
 from envfleet.agents.n_step import NStepWriter
 from envfleet.agents.randomness import ColouredNoise
@@ -24,36 +22,6 @@ from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
-
-
-class Compiled(NamedTuple):
-    """What compiled code does for an agent.
-
-    Attributes:
-        actor: The network that acts.
-        acting: Its parameters to act by, `(P,)`, which stay as they are while it learns, until `publish`.
-        num_noises: Arrays of standard normal noise, each like the actions of a batch, that an update needs.
-        learn: Does what `_learn` does, with a batch of arrays and these.
-        choose: Does what `_choose_by_torch` does, by the parameters to act by.
-    """
-
-    actor: Flat
-    acting: F32
-    num_noises: int
-    learn: Callable[..., Mapping[str, Any]]
-    choose: Callable[[F32, F32, F32 | None], NDArray[Any]]
-
-
-class Lesson(NamedTuple):
-    """What gradient updates learn from.
-
-    Attributes:
-        batches: One for each; where updates are compiled, arrays, each with its noise.
-        learning_rate: Of all.
-    """
-
-    batches: Iterable[Any]
-    learning_rate: float
 
 
 class Learnt(NamedTuple):
@@ -67,7 +35,7 @@ class Learnt(NamedTuple):
 
     figures: dict[str, float]
     num_updates: int
-    acting: F32 | None
+    acting: Tensor | None
 
 
 class OffPolicyAgent(Agent[Config]):
@@ -83,7 +51,9 @@ class OffPolicyAgent(Agent[Config]):
     """
 
     replay: ReplayBuffer
-    _compiled: Compiled | None
+    _acting: nn.ParameterDict  # where updates are compiled: "actor" to act by, which stay as they are until `publish`
+    _compiled: Adam | None  # of the network that acts
+    _num_noises = 0  # arrays of standard normal noise, each like the actions of a batch, that a compiled update needs
     _noise: ColouredNoise | None = None
 
     def _remember_in(self, replay: ReplayBuffer) -> None:
@@ -116,6 +86,12 @@ class OffPolicyAgent(Agent[Config]):
         self._writer.cut(rows)
         self._start_noise(rows)
 
+    def _act_by(self, learned: Adam) -> Adam:
+        """Act by a copy of parameters, which follows them in `publish`."""
+        self._acting = nn.ParameterDict({"actor": nn.Parameter(learned.tensor.clone(), requires_grad=False)})
+        self._memories["acting"] = self._acting
+        return learned
+
     def update(self, num_updates: int = 1) -> dict[str, float]:
         """Make gradient updates, each on a batch of its own, and act by what was learned.
 
@@ -125,7 +101,7 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
-        return self.publish(self.learn(self._lesson(num_updates)))  # batches are drawn one after another
+        return self.publish(self.learn(*self._lesson(num_updates)))  # batches are drawn one after another
 
     @property
     def can_learn_beside(self) -> bool:
@@ -136,72 +112,67 @@ class OffPolicyAgent(Agent[Config]):
         """
         return self.is_compiled and self.replay.priorities is None
 
-    def prepare(self, num_updates: int) -> Lesson:
-        """Draw what so many updates learn from."""
-        lesson = self._lesson(num_updates)
-        return lesson._replace(batches=list(lesson.batches))
+    def prepare(self, num_updates: int) -> tuple[Iterable[Any], float]:
+        """Draw what so many updates learn from; return the arguments of `learn`."""
+        batches, learning_rate = self._lesson(num_updates)
+        return list(batches), learning_rate
 
-    def _lesson(self, num_updates: int) -> Lesson:
+    def _lesson(self, num_updates: int) -> tuple[Iterable[Any], float]:
         batches: Iterable[Any] = self.replay.batches(num_updates, self.config.batch_size)
-        if self._compiled is not None:
-            batches = map(self._arrays, batches)
-        return Lesson(batches, self.config.learning_rate_after(self.num_transitions))
+        learning_rate = self.config.learning_rate_after(self.num_transitions)
+        return (map(self._arrays, batches) if self.is_compiled else batches), learning_rate
 
     def _arrays(self, batch: Batch) -> tuple[Batch, tuple[F32, ...]]:
         """Return what compiled code learns from, so that a thread that learns need not wait for the interpreter."""
-        count = 0 if self._compiled is None else self._compiled.num_noises
-        return batch.arrays(), tuple(self.random.normal(batch.actions).numpy() for _ in range(count))
+        return batch.arrays(), tuple(self.random.normal(batch.actions).numpy() for _ in range(self._num_noises))
 
-    def learn(self, lesson: Lesson) -> Learnt:
-        """Make gradient updates; if they are compiled, what acts stays as it is until `publish`."""
+    def learn(self, batches: Iterable[Any], learning_rate: float) -> Learnt:
+        """Make gradient updates; if they are compiled, what acts stays as it is until `publish`.
+
+        Args:
+            batches: One for each; where updates are compiled, arrays, each with its noise.
+            learning_rate: Of all.
+        """
         for part in self._learners.values():
             if isinstance(part, Adam):
-                part.learning_rate = lesson.learning_rate
-        means, code = Means(), self._compiled
-        for batch in lesson.batches:
-            means.add(self._learn(batch.to(self.device)) if code is None else code.learn(*batch))
+                part.learning_rate = learning_rate
+        means = Means()
+        for batch in batches:
+            means.add(self._learn_compiled(*batch) if self.is_compiled else self._learn(batch.to(self.device)))
             self.num_updates += 1
-        return Learnt(means.result(), self.num_updates, None if code is None else code.actor.values.copy())
+        acting = None if self._compiled is None else self._compiled.tensor.clone()
+        return Learnt(means.result(), self.num_updates, acting)
 
     def publish(self, learnt: Learnt) -> dict[str, float]:
         """Act by what was learned from now on; return its figures."""
-        if self._compiled is not None and learnt.acting is not None:
-            self._compiled.acting[:] = learnt.acting
+        if learnt.acting is not None:
+            self._acting["actor"].copy_(learnt.acting)
         return learnt.figures
 
     def set_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over the weights of another agent of the same form."""
         super().set_weights(weights)
         if self._compiled is not None:
-            self._compiled.acting[:] = self._compiled.actor.values
+            self._acting["actor"].copy_(self._compiled.tensor)
 
     def share_weights(self, other: Agent[Any]) -> None:
         """Use the weights of another agent of the same form from now on, and act by those that it acts by."""
         super().share_weights(other)
         if self._compiled is not None:
-            self._compiled = self._compiled._replace(acting=other._compiled.acting)  # noqa: SLF001 (of the same class)
-
-    def state_dict(self, contents: Contents = "all") -> dict[str, Any]:
-        """Save the agent as it is now; see `Agent`. With `"all"` also what acts, as learning may be ahead of it."""
-        state = super().state_dict(contents)
-        if self._compiled is not None and contents == "all":
-            state["acting"] = torch.from_numpy(self._compiled.acting.copy())
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another agent of the same form; what it does not hold stays as it is."""
-        super().load_state_dict(state)
-        if self._compiled is not None and "acting" in state:
-            self._compiled.acting[:] = state["acting"]
+            self._acting = other._acting  # type: ignore[attr-defined]  # noqa: SLF001 (of the same class)
 
     def _choose(self, inputs: Tensor, noise: F32 | None) -> NDArray[Any]:
         if self._compiled is None:
             return self._choose_by_torch(inputs, noise)
-        return self._compiled.choose(self._compiled.acting, inputs.numpy(), noise)
+        return self._choose_compiled(self._acting["actor"].numpy(), inputs.numpy(), noise)
 
     @abc.abstractmethod
     def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> NDArray[Any]:
         """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
+
+    def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> NDArray[Any]:
+        """Do what `_choose_by_torch` does, by parameters to act by, if the class has a `_compile`."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
@@ -210,6 +181,10 @@ class OffPolicyAgent(Agent[Config]):
     @abc.abstractmethod
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         """Make one update."""
+
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> Mapping[str, float]:
+        """Do what `_learn` does, with a batch of arrays, if the class has a `_compile`."""
+        raise NotImplementedError
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:
         """Begin new noise for sub-environments whose episode is new."""

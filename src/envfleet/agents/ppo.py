@@ -25,8 +25,7 @@ from envfleet.agents.actor_critic import (
 )
 from envfleet.agents.agent import SlabAgent
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.descent import Adam, Means, descend
-from envfleet.agents.flat import Flat, workspace
+from envfleet.agents.descent import Adam, Means, layers_of, workspace
 from envfleet.agents.gae import generalised_advantages
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
 from envfleet.agents.slabs import Slab
@@ -106,7 +105,7 @@ class PPO(SlabAgent[PPOConfig]):
     """
 
     config_class = PPOConfig
-    _compiled: Flat | None
+    _compiled: NDArray[np.int64] | None  # layers of the actor and of the critic
 
     def _build(self) -> None:
         config, seen, action_space = self.config, self.observation_space, self.action_space
@@ -121,7 +120,10 @@ class PPO(SlabAgent[PPOConfig]):
         else:
             self._policy, log_std = SquashedPolicy(action_space), config.initial_log_std
         self._network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std).to(self.device)
-        self._optimiser = Adam(self._network.parameters(), config.learning_rate, epsilon=1e-5)
+        network = self._network
+        parts = (network.actor, network.critic, network.actor_encoder, network.critic_encoder)
+        learned = [*(parameter for part in parts for parameter in part.parameters()), network.log_std]
+        self._optimiser = Adam(learned, config.learning_rate, epsilon=1e-5)
         self._networks = {"network": self._network}
         self._learners["optimiser"] = self._optimiser
 
@@ -181,8 +183,7 @@ class PPO(SlabAgent[PPOConfig]):
         count, random = len(valid), self.random.torch
         orders = [torch.randperm(count, generator=random, device=self.device) for _ in range(config.num_epochs)]
         lessons, rows = Lessons(inputs, targets, old_log_probs, advantages, goals), valid[torch.stack(orders)]
-        flat = self._compiled
-        figures = self._learn_by_torch(lessons, rows) if flat is None else self._learn_compiled(flat, lessons, rows)
+        figures = self._learn_compiled(lessons, rows) if self.is_compiled else self._learn_by_torch(lessons, rows)
         if config.normalise_observations:  # only now: what played the slab is what was compared with
             self._network.observation_moments.update(inputs[valid])
         self.num_transitions += count
@@ -209,12 +210,12 @@ class PPO(SlabAgent[PPOConfig]):
         if self._compiled is None:
             raw = _by_part(self._network.raw_values, inputs)
         else:
-            raw = self._pass(self._compiled, 1, inputs).squeeze(1)
+            raw = self._pass(self._compiled[1], inputs).squeeze(1)
         return self._network.value_moments.restore(raw)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         """Return the policy's outputs, `(M, outputs)`."""
-        return _by_part(self._network, inputs) if self._compiled is None else self._pass(self._compiled, 0, inputs)
+        return _by_part(self._network, inputs) if self._compiled is None else self._pass(self._compiled[0], inputs)
 
     def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
@@ -238,7 +239,7 @@ class PPO(SlabAgent[PPOConfig]):
         value_loss = (self._network.raw_values(lessons.observations) - lessons.goals).square().mean()
         entropy = entropies.mean()
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-        descend(self._optimiser, loss, config.max_grad_norm)
+        self._optimiser.descend(loss, config.max_grad_norm)
         with torch.no_grad():  # the estimate that is never negative, http://joschu.net/blog/kl-approx.html
             divergence = (log_ratios.expm1() - log_ratios).mean()
             clipped_share = (ratios != clipped).float().mean()
@@ -246,31 +247,31 @@ class PPO(SlabAgent[PPOConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Flat:
-        network, config, is_discrete = self._network, self.config, isinstance(self._policy, CategoricalPolicy)
+    def _compile(self) -> NDArray[np.int64]:
+        config = self.config
         self._settings = _Settings(
-            is_discrete, config.clip, config.value_weight, config.entropy_weight, config.max_grad_norm or 0.0,
-            math.inf if config.target_kl is None else config.target_kl,
+            isinstance(self._policy, CategoricalPolicy), config.clip, config.value_weight, config.entropy_weight,
+            config.max_grad_norm or 0.0, math.inf if config.target_kl is None else config.target_kl,
         )  # fmt: skip
-        others = [] if is_discrete else [network.log_std]
-        return Flat([network.actor, network.critic], self._optimiser, *others)
+        return layers_of(self._network.actor, self._network.critic)
 
     def _normalised(self, inputs: Tensor) -> F32:
         moments = self._network.observation_moments
         return _normalise(inputs.numpy(), float(moments.count), moments.mean.numpy(), moments.squares.numpy())
 
-    def _pass(self, flat: Flat, number: int, inputs: Tensor) -> Tensor:
-        """Return the outputs of the actor (0) or the critic (1), `(M, outputs)`."""
-        return torch.from_numpy(compiled.outputs_of(flat.values, flat.layers[number], self._normalised(inputs)))
+    def _pass(self, layers: NDArray[np.int64], inputs: Tensor) -> Tensor:
+        """Return the outputs of the actor or the critic, `(M, outputs)`, by its layers."""
+        return torch.from_numpy(compiled.outputs_of(self._optimiser.values, layers, self._normalised(inputs)))
 
-    def _learn_compiled(self, flat: Flat, lessons: Lessons, orders: Tensor) -> dict[str, float]:
+    def _learn_compiled(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Do what `_learn_by_torch` does."""
+        layers: Any = self._compiled
         count = orders.shape[1]
         num_parts = min(self.config.num_minibatches, count)
-        work = workspace(-(-count // num_parts), flat)
+        work = workspace(-(-count // num_parts), layers)
         targets = lessons.targets.float().reshape(len(lessons.targets), -1)
         columns = (self._normalised(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
-        learned = flat.next_step()
+        learned = self._optimiser.next_step(layers)
         made, sums = _learn_slab(learned, Lessons(*columns), orders.numpy(), num_parts, self._settings, work)
         self._optimiser.count += made - 1
         self.num_updates += made

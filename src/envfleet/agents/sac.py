@@ -15,11 +15,10 @@ from torch.nn import functional
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestInBounds
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.descent import Adam, Follower, descend
-from envfleet.agents.flat import Flat, workspace
+from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import NetworkConfig, check_above
 from envfleet.agents.networks import Critics, network_of, target_of
-from envfleet.agents.off_policy import Compiled, ContinuousAgent, ExplorationConfig
+from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.packing import Packing
 from envfleet.agents.replay import Batch
 
@@ -86,14 +85,14 @@ class SAC(ContinuousAgent[SACConfig]):
     """Learns a distribution over continuous actions that earns much and stays as random as it can."""
 
     config_class = SACConfig
+    _num_noises = 2
 
     def _build(self) -> None:
         super()._build()
         config, size = self.config, self._bounds.size
         self._actor = GaussianActor(self.packing, config, size).to(self.device)
         self._critics = Critics(self.packing, config, size).to(self.device)
-        self._targets = target_of(self._critics)
-        self._follower = Follower(self._targets, self._critics)
+        self._targets, self._target_parts = target_of(self._critics)
         self._temperature = nn.ParameterDict({"log_alpha": torch.tensor(math.log(config.initial_temperature))})
         self._temperature.to(self.device)  # the weight of the entropy, by its logarithm
         self._target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
@@ -139,39 +138,37 @@ class SAC(ContinuousAgent[SACConfig]):
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
         critic_loss = (values - goals).square().mean()  # half of the sum of both
-        descend(self._critic_optimiser, critic_loss, config.max_grad_norm)
+        self._critic_optimiser.descend(critic_loss, config.max_grad_norm)
 
         actions, log_probs = self._propose(observations)
         actor_loss = (alpha * log_probs - self._critics.judge(observations, actions).min(dim=0).values).mean()
-        descend(self._actor_optimiser, actor_loss, config.max_grad_norm)
+        self._actor_optimiser.descend(actor_loss, config.max_grad_norm)
 
         entropy = -log_probs.detach().mean()
-        self._temperature_optimiser.step([entropy - self._target_entropy])  # the loss is log_alpha times that
-        self._follower.step(config.target_tau)
+        self._temperature_optimiser.step((entropy - self._target_entropy)[None])  # the loss is log_alpha times that
+        self._target_parts.follow(self._critic_optimiser, config.target_tau)
         return dict(zip(_FIGURES, (critic_loss, actor_loss, alpha, entropy, values.mean()), strict=True))
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Compiled:
+    def _compile(self) -> Adam:
         config = self.config
-        self._actor_parts = Flat([self._actor.body], self._actor_optimiser)
-        self._critic_parts = Flat(self._critics.critics, self._critic_optimiser)
-        self._target_parts = Flat(self._targets.critics)
-        self._temperature_parts = Flat([], self._temperature_optimiser, self._temperature["log_alpha"])
+        self._layers = layers_of(self._actor.body), layers_of(*self._critics.critics)
         self._settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
-        self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        acting = self._actor_parts.values.copy()
-        return Compiled(self._actor_parts, acting, 2, self._learn_compiled, self._choose_compiled)
+        self._work = workspace(config.batch_size, *self._layers)
+        return self._act_by(self._actor_optimiser)
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
-        actor, critics = self._actor_parts.next_step(), self._critic_parts.next_step()
-        parts = (actor, critics, self._target_parts.values, self._temperature_parts.next_step())
-        figures = _learn(batch, (noises[0], noises[1]), *parts, self._settings, self._work)
+        actor, critics = self._layers
+        learned = self._actor_optimiser.next_step(actor), self._critic_optimiser.next_step(critics)
+        temperature = self._temperature_optimiser.next_step(actor)  # which has no layers
+        targets = self._target_parts.values
+        figures = _learn(batch, (noises[0], noises[1]), *learned, targets, temperature, self._settings, self._work)
         return dict(zip(_FIGURES, figures, strict=True))
 
     def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:
         noise = np.zeros((len(rows), self._bounds.size), np.float32) if noise is None else noise
-        return _act(acting, self._actor_parts.layers[0], rows, noise)
+        return _act(acting, self._layers[0][0], rows, noise)
 
 
 _FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestInBounds
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.descent import Adam, Follower, descend
-from envfleet.agents.flat import Flat, workspace
+from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
 from envfleet.agents.networks import Critics, network_of, target_of
-from envfleet.agents.off_policy import Compiled, ContinuousAgent, ExplorationConfig
+from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 
 
@@ -53,15 +52,15 @@ class TD3(ContinuousAgent[TD3Config]):
     """Learns one best continuous action; noise added to it explores."""
 
     config_class = TD3Config
+    _num_noises = 1
 
     def _build(self) -> None:
         super()._build()
         config, size = self.config, self._bounds.size
         self._actor = network_of(self.packing, config, size).to(self.device)
         self._critics = Critics(self.packing, config, size).to(self.device)
-        self._target_actor, self._target_critics = target_of(self._actor), target_of(self._critics)
-        self._actor_follower = Follower(self._target_actor, self._actor)
-        self._critic_follower = Follower(self._target_critics, self._critics)
+        self._target_actor, self._target_actor_parts = target_of(self._actor)
+        self._target_critics, self._target_critic_parts = target_of(self._critics)
         self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
         self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
         self._networks = {
@@ -95,7 +94,7 @@ class TD3(ContinuousAgent[TD3Config]):
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
         critic_loss = (values - goals).square().mean()  # half of the sum of both
-        descend(self._critic_optimiser, critic_loss, config.max_grad_norm)
+        self._critic_optimiser.descend(critic_loss, config.max_grad_norm)
         figures = {"critic_loss": critic_loss, "value": values.mean()}
         if (self.num_updates + 1) % config.policy_delay:
             return figures
@@ -104,38 +103,34 @@ class TD3(ContinuousAgent[TD3Config]):
         actor_loss = -self._critics.judge(observations, torch.tanh(free), num_critics=1).mean()
         if config.saturation_penalty:
             actor_loss = actor_loss + config.saturation_penalty * free.square().mean()
-        descend(self._actor_optimiser, actor_loss, config.max_grad_norm)
-        self._actor_follower.step(config.target_tau)
-        self._critic_follower.step(config.target_tau)
+        self._actor_optimiser.descend(actor_loss, config.max_grad_norm)
+        self._target_actor_parts.follow(self._actor_optimiser, config.target_tau)
+        self._target_critic_parts.follow(self._critic_optimiser, config.target_tau)
         return {**figures, "actor_loss": actor_loss}
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Compiled:
+    def _compile(self) -> Adam:
         config = self.config
-        self._actor_parts = Flat([self._actor], self._actor_optimiser)
-        self._critic_parts = Flat(self._critics.critics, self._critic_optimiser)
-        self._target_parts = Flat([self._target_actor]), Flat(self._target_critics.critics)
+        self._layers = layers_of(self._actor), layers_of(*self._critics.critics)
         noise = (config.target_noise, config.target_noise_clip)
         self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
-        self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        acting = self._actor_parts.values.copy()
-        return Compiled(self._actor_parts, acting, 1, self._learn_compiled, self._choose_compiled)
+        self._work = workspace(config.batch_size, *self._layers)
+        return self._act_by(self._actor_optimiser)
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
-        actor, critics = self._actor_parts, self._critic_parts
-        target_actor, target_critics = (part.values for part in self._target_parts)
-        targets = (target_actor, target_critics, self._settings, self._work)
-        critic_loss, value = _fit_critics(batch, noises[0], critics.next_step(), actor.layers[0], *targets)
+        (actor, critics), values = self._layers, self._critic_optimiser.values
+        targets = (self._target_actor_parts.values, self._target_critic_parts.values, self._settings, self._work)
+        learned = self._critic_optimiser.next_step(critics)
+        critic_loss, value = _fit_critics(batch, noises[0], learned, actor[0], *targets)
         figures = {"critic_loss": critic_loss, "value": value}
         if (self.num_updates + 1) % self.config.policy_delay:
             return figures
-        critic = critics.layers[0]
-        loss = _fit_actor(batch.observations, actor.next_step(), critics.values, critic, *targets)
+        loss = _fit_actor(batch.observations, self._actor_optimiser.next_step(actor), values, critics[0], *targets)
         return {**figures, "actor_loss": loss}
 
     def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:
-        outputs = compiled.outputs_of(acting, self._actor_parts.layers[0], rows)
+        outputs = compiled.outputs_of(acting, self._layers[0][0], rows)
         return self._explore(np.tanh(outputs), noise)
 
 

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 def test_dueling_values_are_the_papers() -> None:
     network, rows = DuelingNetwork(Packing(Box(-1.0, 1.0, (2,))), DDDQNConfig(hidden=(8,)), 3), torch.randn(4, 2)
-    features = network.body(rows)
-    values, advantages = network.value(features), network.advantages(features)
+    outputs = network.heads(network.body(rows))
+    values, advantages = outputs[:, :1], outputs[:, 1:]
     torch.testing.assert_close(network(rows), values + advantages - advantages.mean(dim=1, keepdim=True))
     assert set(network.state_dict()) == {
-        f"{layer}.{part}" for layer in ("body.0.0", "value", "advantages") for part in ("weight", "bias")
+        f"{layer}.{part}" for layer in ("body.0.0", "heads") for part in ("weight", "bias")
     }
 
 

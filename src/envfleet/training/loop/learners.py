@@ -106,7 +106,7 @@ class ReplayLearner:
             figures = check_finite(self._agent.update(count), self._agent)
             self.num_updates = self._agent.num_updates
             return figures
-        job = self._thread.submit(self._agent.learn, self._agent.prepare(count))  # before the thread runs out of work
+        job = self._thread.submit(self._agent.learn, *self._agent.prepare(count))  # before the thread runs out of work
         figures = self.finish()
         self._job = job
         return figures

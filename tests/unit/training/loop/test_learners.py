@@ -62,7 +62,7 @@ def play(agent: str, learning_s: float, acting_s: float, **training: Any) -> tup
     watcher = Watcher()
     with trainer_of(agent, watcher, **training) as trainer:
         own: Any = trainer.agent
-        own._compiled = own._compiled._replace(learn=delay(own._compiled.learn, learning_s))
+        own._learn_compiled = delay(own._learn_compiled, learning_s)
         own.act_batch = delay(own.act_batch, acting_s)
         trainer.run()
         ended = [(event.transitions, event.updates) for event in watcher.of(Episodes)]
@@ -131,11 +131,11 @@ def test_acting_follows_one_set_of_updates_later() -> None:
 def test_what_goes_wrong_in_the_thread_reaches_the_run() -> None:
     with trainer_of("SAC") as trainer:
         own: Any = trainer.agent
-        own._compiled = own._compiled._replace(learn=lambda *lesson: {"critic_loss": float("nan")})
+        own._learn_compiled = lambda *lesson: {"critic_loss": float("nan")}
         with pytest.raises(TrainingDiverged, match="critic_loss is nan"):
             trainer.run()
     with trainer_of("SAC") as trainer:
         own = trainer.agent
-        own._compiled = own._compiled._replace(learn={}.__getitem__)
+        own._learn_compiled = {}.__getitem__
         with pytest.raises((KeyError, TypeError)):
             trainer.run()
