@@ -10,7 +10,6 @@ import torch
 
 from envfleet.agents import saving
 from envfleet.agents.agent import Agent, SlabAgent
-from envfleet.agents.hyperparameters import takes_none
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.errors import InvalidArgument
 from envfleet.registry import AGENTS, find_own, resolve
@@ -66,10 +65,7 @@ def load_agent(
         found = f"a {name}" if name else "no agent"
         raise InvalidArgument(f"{path} holds {found}, expected one of {', '.join(AGENTS)}, or 'module:Name'")
     kind = find_agent(name, f"the agent in {path}")
-    known = {field.name for field in dataclasses.fields(kind.config_class)}  # files may name what is gone
-    saved = {name: value for name, value in payload["config"].items() if name in known}
-    saved = {name: value for name, value in saved.items() if value is not None or takes_none(kind.config_class, name)}
-    config = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+    config = {key: tuple(value) if isinstance(value, list) else value for key, value in payload["config"].items()}
     agent = kind(
         saving.decode_space(payload["observation_space"]),
         saving.decode_space(payload["action_space"]),

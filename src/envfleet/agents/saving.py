@@ -16,8 +16,8 @@ from envfleet.agents.actions import ActionTable
 from envfleet.errors import InvalidArgument
 from envfleet.files import replacing
 
-FORMAT = 1
-_TRUSTED = 2  # the format of files that are unpickled
+FORMAT = 3
+_TRUSTED = 4  # the format of files that are unpickled
 _SPACES: dict[str, tuple[type, tuple[str, ...]]] = {  # by kind: the class, and the arguments it is made of
     "table": (ActionTable, ("actions",)),
     "discrete": (spaces.Discrete, ("n", "start")),
@@ -121,6 +121,5 @@ def decode_space(form: Mapping[str, Any]) -> Any:
     if form["kind"] == "tuple":
         return spaces.Tuple([decode_space(inner) for inner in form["spaces"]])
     made_of, names = _SPACES[form["kind"]]
-    form = {"nvec": form.get("counts"), "n": form.get("shape"), **form}  # as older files call them
     given = {name: as_array(form[name]) if isinstance(form[name], torch.Tensor) else form[name] for name in names}
     return made_of(**given)
