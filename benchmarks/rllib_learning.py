@@ -67,8 +67,8 @@ def our_curve(env: str, seed: int, iterations: int, settings: dict[str, Any]) ->
             slab = collector.collect(agent)
             agent.update(slab)
             samples += slab.rewards.size
-            if len(slab.returns):
-                curve.append((samples, float(slab.returns[-100:].mean())))
+            if len(collector.episodes):
+                curve.append((samples, float(collector.episodes.returns[-100:].mean())))
     return curve
 
 

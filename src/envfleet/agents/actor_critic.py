@@ -20,7 +20,7 @@ from envfleet.kernels.rollouts.policies import Head
 
 _MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
 MOST = math.atanh(_MOST_UNIT)
-SMALLEST_VARIANCE = 1e-8
+_SMALLEST_VARIANCE = 1e-8
 
 
 class RunningMoments(nn.Module):
@@ -57,7 +57,7 @@ class RunningMoments(nn.Module):
     def deviation(self) -> Tensor:
         """Standard deviation, `(size,)`; 1 before anything was seen, and where nothing varies."""
         variance = self.squares / self.count.clamp(min=1.0)
-        return torch.where(variance > SMALLEST_VARIANCE, variance, torch.ones_like(variance)).sqrt()
+        return torch.where(variance > _SMALLEST_VARIANCE, variance, torch.ones_like(variance)).sqrt()
 
     def normalise(self, values: Tensor) -> Tensor:
         """Bring values to mean 0 and variance 1, in their own dtype."""

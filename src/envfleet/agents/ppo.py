@@ -17,7 +17,6 @@ from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, BestInBounds, choices_of
 from envfleet.agents.actor_critic import (
     MOST,
-    SMALLEST_VARIANCE,
     ActorCritic,
     ActorPolicy,
     CategoricalPolicy,
@@ -161,31 +160,28 @@ class PPO(SlabAgent[PPOConfig]):
         Returns:
             Losses and other figures by name, means over the updates; nothing if all steps were resets.
         """
-        config = self.config
-        valid = torch.from_numpy(np.flatnonzero(~slab.is_reset)).to(self.device)
-        if not len(valid):
+        config, is_valid = self.config, torch.from_numpy(~slab.is_reset.reshape(-1)).to(self.device)
+        count = int(is_valid.sum())
+        if not count:
             return {}
         observations = self.pack(slab.observations)
         inputs = self._inputs(observations.reshape(-1, *observations.shape[2:]))  # (T, N, …) -> (T * N, …)
-        actions = slab.actions.reshape(-1, *slab.actions.shape[2:])
-        targets = self._policy.targets(actions).to(self.device)
         with torch.no_grad():
-            outputs = self._outputs(inputs)
-            old_log_probs, _ = self._policy.log_probs(outputs, self._network.log_std, targets)
-            advantages, returns = self._judge(slab, inputs)
+            advantages, returns = (column[is_valid] for column in self._judge(slab, inputs))
+            inputs, targets = inputs[is_valid], self._policy.targets(slab.actions[~slab.is_reset]).to(self.device)
+            old_log_probs, _ = self._policy.log_probs(self._outputs(inputs), self._network.log_std, targets)
         if config.normalise_values:
-            self._network.take_returns(returns[valid])
-        kept = advantages[valid]
-        advantages = (advantages - kept.mean()) / (kept.std(correction=0) + 1e-8)
+            self._network.take_returns(returns)
+        advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
         goals = self._network.value_moments.normalise(returns)
 
         self._optimiser.learning_rate = config.learning_rate_after(self.num_transitions)
-        count, random = len(valid), self.random.torch
+        random, lessons = self.random.torch, Lessons(inputs, targets, old_log_probs, advantages, goals)
         orders = [torch.randperm(count, generator=random, device=self.device) for _ in range(config.num_epochs)]
-        lessons, rows = Lessons(inputs, targets, old_log_probs, advantages, goals), valid[torch.stack(orders)]
-        figures = self._learn_compiled(lessons, rows) if self.is_compiled else self._learn_by_torch(lessons, rows)
+        learn = self._learn_compiled if self.is_compiled else self._learn_by_torch
+        figures = learn(lessons, torch.stack(orders))
         if config.normalise_observations:  # only now: what played the slab is what was compared with
-            self._network.observation_moments.update(inputs[valid])
+            self._network.observation_moments.update(inputs)
         self.num_transitions += count
         return figures
 
@@ -255,13 +251,10 @@ class PPO(SlabAgent[PPOConfig]):
         )  # fmt: skip
         return layers_of(self._network.actor, self._network.critic)
 
-    def _normalised(self, inputs: Tensor) -> F32:
-        moments = self._network.observation_moments
-        return _normalise(inputs.numpy(), float(moments.count), moments.mean.numpy(), moments.squares.numpy())
-
     def _pass(self, layers: NDArray[np.int64], inputs: Tensor) -> Tensor:
         """Return the outputs of the actor or the critic, `(M, outputs)`, by its layers."""
-        return torch.from_numpy(compiled.outputs_of(self._optimiser.values, layers, self._normalised(inputs)))
+        rows = self._network.observation_moments.normalise(inputs).numpy()
+        return torch.from_numpy(compiled.outputs_of(self._optimiser.values, layers, rows))
 
     def _learn_compiled(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Do what `_learn_by_torch` does."""
@@ -270,9 +263,10 @@ class PPO(SlabAgent[PPOConfig]):
         num_parts = min(self.config.num_minibatches, count)
         work = workspace(-(-count // num_parts), layers)
         targets = lessons.targets.float().reshape(len(lessons.targets), -1)
-        columns = (self._normalised(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
+        inputs = self._network.observation_moments.normalise(lessons.observations)
+        columns = Lessons(*(column.numpy() for column in (inputs, targets, *lessons[2:])))
         learned = self._optimiser.next_step(layers)
-        made, sums = _learn_slab(learned, Lessons(*columns), orders.numpy(), num_parts, self._settings, work)
+        made, sums = _learn_slab(learned, columns, orders.numpy(), num_parts, self._settings, work)
         self._optimiser.count += made - 1
         self.num_updates += made
         return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
@@ -292,20 +286,6 @@ class _Settings(NamedTuple):
     entropy_weight: float
     max_norm: float
     target_kl: float
-
-
-@compiled.compiled
-def _normalise(inputs: F32, count: float, mean: NDArray[np.float64], squares: NDArray[np.float64]) -> F32:
-    """Do what `RunningMoments.normalise` does."""
-    features, scales = np.empty_like(inputs), np.ones(mean.size)
-    for column in range(mean.size):
-        variance = squares[column] / max(count, 1.0)
-        if variance > SMALLEST_VARIANCE:
-            scales[column] = 1 / math.sqrt(variance)
-    for row in range(inputs.shape[0]):
-        for column in range(mean.size):
-            features[row, column] = (inputs[row, column] - mean[column]) * scales[column]
-    return features
 
 
 @compiled.compiled

@@ -16,10 +16,9 @@ from envfleet.agents import compiled
 from envfleet.agents.actions import BestInBounds
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
-from envfleet.agents.hyperparameters import NetworkConfig, check_above
+from envfleet.agents.hyperparameters import check_above
 from envfleet.agents.networks import Critics, network_of, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
-from envfleet.agents.packing import Packing
 from envfleet.agents.replay import Batch
 
 
@@ -69,18 +68,6 @@ def propose(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return torch.tanh(free), (log_density - log_slope).sum(dim=1)
 
 
-class GaussianActor(nn.Module):
-    """The network of a normal distribution over actions before the tanh."""
-
-    def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
-        super().__init__()
-        self.body = network_of(packing, config, 2 * size)
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """`(N, inputs)` to means and logarithms of standard deviations, `(N, size)` each."""
-        return moments(self.body(inputs))
-
-
 class SAC(ContinuousAgent[SACConfig]):
     """Learns a distribution over continuous actions that earns much and stays as random as it can."""
 
@@ -90,7 +77,7 @@ class SAC(ContinuousAgent[SACConfig]):
     def _build(self) -> None:
         super()._build()
         config, size = self.config, self._bounds.size
-        self._actor = GaussianActor(self.packing, config, size).to(self.device)
+        self._actor = network_of(self.packing, config, 2 * size).to(self.device)  # see `moments`
         self._critics = Critics(self.packing, config, size).to(self.device)
         self._targets, self._target_parts = target_of(self._critics)
         self._temperature = nn.ParameterDict({"log_alpha": torch.tensor(math.log(config.initial_temperature))})
@@ -112,7 +99,7 @@ class SAC(ContinuousAgent[SACConfig]):
         }
 
     def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
-        free, log_stds = self._actor(inputs)
+        free, log_stds = moments(self._actor(inputs))
         if noise is not None:
             free = free + log_stds.exp() * torch.from_numpy(noise).to(self.device)
         units: F32 = torch.tanh(free).cpu().numpy()
@@ -120,11 +107,11 @@ class SAC(ContinuousAgent[SACConfig]):
 
     def best_actions(self) -> nn.Module:
         """Return the actor without noise as a module."""
-        return nn.Sequential(self._actor.body, BestInBounds(self.action_space))  # means come first
+        return nn.Sequential(self._actor, BestInBounds(self.action_space))  # means come first
 
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""
-        outputs = self._actor.body(inputs)
+        outputs = self._actor(inputs)
         return propose(outputs, self.random.normal(outputs[:, : self._bounds.size]))
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
@@ -153,7 +140,7 @@ class SAC(ContinuousAgent[SACConfig]):
 
     def _compile(self) -> Adam:
         config = self.config
-        self._layers = layers_of(self._actor.body), layers_of(*self._critics.critics)
+        self._layers = layers_of(self._actor), layers_of(*self._critics.critics)
         self._settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, *self._layers)
         return self._act_by(self._actor_optimiser)

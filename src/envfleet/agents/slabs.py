@@ -13,7 +13,9 @@ from envfleet.agents.agent import SlabAgent
 from envfleet.agents.transitions import Transitions
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
-from envfleet.fleet.rollout import Rollout
+from envfleet.fleet.rollout import Rollout, RolloutEpisodes
+
+_STEPS = ("observations", "actions", "rewards", "terminated", "truncated")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,8 +33,6 @@ class Slab:
         ended_steps: The step in which each episode ended, int64 `(E,)`.
         ended_rows: Its sub-environment, int64 `(E,)`.
         final_observations: Its last observation, `(E, …)`, in every autoreset mode.
-        returns: Sum of its rewards, float64 `(E,)`.
-        lengths: Its steps, int64 `(E,)`.
     """
 
     observations: NDArray[Any]
@@ -45,18 +45,15 @@ class Slab:
     ended_steps: NDArray[np.int64]
     ended_rows: NDArray[np.int64]
     final_observations: NDArray[Any]
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
 
     @classmethod
     def from_rollout(cls, rollout: Rollout) -> Slab:
         """Return the slab of a rollout, whose arrays it shares."""
+        steps = {name: getattr(rollout, name) for name in (*_STEPS, "is_reset", "last_observations")}
         ended = rollout.episodes
         return cls(
-            rollout.observations, rollout.last_observations, rollout.actions, rollout.rewards, rollout.terminated,
-            rollout.truncated, rollout.is_reset, ended.steps, ended.env_indices, ended.observations, ended.returns,
-            ended.lengths,
-        )  # fmt: skip
+            **steps, ended_steps=ended.steps, ended_rows=ended.env_indices, final_observations=ended.observations
+        )
 
 
 class SlabWriter:
@@ -73,22 +70,22 @@ class SlabWriter:
         self, num_steps: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
         self._shape, self._action_space = (num_steps, num_envs), action_space
-        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
         self._last = np.zeros((num_envs, *(observation_space.shape or ())), observation_space.dtype)
         self._begin()
 
     def _begin(self) -> None:
-        shape, space, whole = self._shape, self._action_space, np.zeros(0, np.int64)
+        shape, space = self._shape, self._action_space
+        observations, actions = (*shape, *self._last.shape[1:]), (*shape, *(space.shape or ()))
         self._step = 0
         self._columns: dict[str, NDArray[Any]] = {
-            "observations": np.zeros((*shape, *self._last.shape[1:]), self._last.dtype),
-            "actions": np.zeros((*shape, *(space.shape or ())), space.dtype),
+            "observations": np.zeros(observations, self._last.dtype),
+            "actions": np.zeros(actions, space.dtype),
             "rewards": np.zeros(shape),
             "terminated": np.zeros(shape, np.bool_),
             "truncated": np.zeros(shape, np.bool_),
             "is_reset": np.ones(shape, np.bool_),
         }
-        self._ended: list[tuple[NDArray[Any], ...]] = [(whole, whole, self._last[:0], np.zeros(0), whole)]
+        self._ended: list[tuple[NDArray[Any], ...]] = []
 
     def __len__(self) -> int:
         return self._step
@@ -101,39 +98,35 @@ class SlabWriter:
     def add(self, transitions: Transitions) -> None:
         """Add a step: at most one transition of each sub-environment; that of others counts as a reset."""
         rows = transitions.env_indices
-        for name in ("observations", "actions", "rewards", "terminated", "truncated"):
+        for name in _STEPS:
             self._columns[name][self._step, rows] = getattr(transitions, name)
         self._columns["is_reset"][self._step, rows] = False
         self._last[rows] = transitions.next_observations
-        self._returns[rows] += transitions.rewards
-        self._lengths[rows] += 1
         self._step += 1
-        if transitions.ended.any():
-            self._end(rows[transitions.ended])
+        self._end(rows[transitions.ended])
 
     def cut(self) -> None:
         """End running episodes that nobody will finish, as truncated after their last step."""
-        rows = np.flatnonzero(self._lengths)
         if self._step:  # else their last step lies in a slab that was taken
-            self._columns["truncated"][self._step - 1, rows] = True
+            flags = [self._columns[name][self._step - 1] for name in ("terminated", "is_reset", "truncated")]
+            rows = np.flatnonzero(~np.any(flags, axis=0))
+            flags[2][rows] = True
             self._end(rows)
-        self._returns[rows], self._lengths[rows] = 0.0, 0
 
     def _end(self, rows: NDArray[np.int64]) -> None:
         """Note the episodes that ended in the last step."""
-        steps = np.full(len(rows), self._step - 1)
-        self._ended.append((steps, rows, self._last[rows], self._returns[rows], self._lengths[rows]))
-        self._returns[rows], self._lengths[rows] = 0.0, 0
+        self._ended.append((np.full(len(rows), self._step - 1), rows, self._last[rows]))
 
     def take(self) -> Slab:
-        """Return the slab of all steps that were added; the next one begins."""
+        """Return the slab of all steps that were added, at least one; the next one begins."""
         steps = {name: column[: self._step] for name, column in self._columns.items()}
-        names = ("ended_steps", "ended_rows", "final_observations", "returns", "lengths")
-        episodes = {
-            name: np.concatenate(column) for name, column in zip(names, zip(*self._ended, strict=True), strict=True)
-        }
+        ended = map(np.concatenate, zip(*self._ended, strict=True))
         self._begin()
-        return Slab(**steps, last_observations=self._last.copy(), **episodes)
+        return Slab(
+            **steps,
+            **dict(zip(("ended_steps", "ended_rows", "final_observations"), ended, strict=True)),
+            last_observations=self._last.copy(),
+        )
 
 
 class Collector:
@@ -145,6 +138,9 @@ class Collector:
         fleet: A fleet that resets where episodes end; other vector environments become one by `envfleet.adopt`.
         num_steps: T.
         seed: Of the first reset.
+
+    Attributes:
+        episodes: Those that ended in the last slab, with returns and lengths.
 
     Raises:
         InvalidArgument: The fleet is none, or its arrays live on a device.
@@ -161,6 +157,7 @@ class Collector:
             )
         self._fleet, self._num_steps = fleet, num_steps
         self._rollout: Rollout | None = None
+        self.episodes: RolloutEpisodes | None = None
         fleet.reset(seed=seed)
 
     def collect(self, agent: SlabAgent[Any]) -> Slab:
@@ -175,6 +172,8 @@ class Collector:
         fleet, num_steps = self._fleet, self._num_steps
         policy = agent.export_policy() if fleet.engine.traits.has_rollouts else None
         if policy is None:
-            return Slab.from_rollout(fleet.rollout(agent.act_batch, num_steps))
-        self._rollout = fleet.rollout(policy, num_steps, seed=agent.draw_seed(), out=self._rollout)
-        return Slab.from_rollout(self._rollout)
+            rollout = fleet.rollout(agent.act_batch, num_steps)
+        else:
+            rollout = self._rollout = fleet.rollout(policy, num_steps, seed=agent.draw_seed(), out=self._rollout)
+        self.episodes = rollout.episodes
+        return Slab.from_rollout(rollout)

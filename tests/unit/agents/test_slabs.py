@@ -25,4 +25,4 @@ def test_episodes_that_nobody_finishes_leave_nothing_to_the_next() -> None:
     add(ends=False)
     add(ends=True)
     slab = writer.take()
-    assert (slab.returns.tolist(), slab.lengths.tolist()) == ([2.0], [2])
+    assert (slab.ended_steps.tolist(), slab.truncated.tolist()) == ([1], [[False], [False]])

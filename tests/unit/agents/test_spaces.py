@@ -80,7 +80,7 @@ def learn(agent: Any, space: spaces.Space[Any]) -> dict[str, float]:
         none = np.zeros(0, np.int64)
         return agent.update(
             Slab(np.stack(steps[:-1]), steps[-1], np.stack(actions[:-1]), rng.random((6, 4)), flags, flags, flags, none,
-                 none, steps[0][:0], np.zeros(0), none)
+                 none, steps[0][:0])
         )  # fmt: skip
     for step, action, following in zip(steps, actions, steps[1:], strict=False):
         agent.remember(Transitions(step, action, rng.random(4), nobody, nobody, following, everybody))

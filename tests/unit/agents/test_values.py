@@ -14,6 +14,7 @@ from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, 
 from envfleet.agents.descent import Adam, Flat
 from envfleet.agents.networks import Critics, DuelingNetwork, target_of
 from envfleet.agents.packing import Packing
+from envfleet.agents.sac import moments
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -91,7 +92,7 @@ def test_the_density_of_a_squashed_action_is_torchs() -> None:
     agent = SAC(SPACE, spaces.Box(-1, 1, (3,), np.float32), SACConfig(hidden=(8,), capacity=1), seed=0)
     inputs = torch.randn(100, 2)
     actions, found = agent._propose(inputs)
-    means, log_stds = agent._actor(inputs)
+    means, log_stds = moments(agent._actor(inputs))
     transforms: list[torch.distributions.Transform] = [torch.distributions.TanhTransform()]
     squashed = torch.distributions.TransformedDistribution(
         torch.distributions.Normal(means.double(), log_stds.double().exp()), transforms

@@ -7,7 +7,6 @@ seats of an arena, so those are its sub-environments.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.agents import Agent, OffPolicyAgent, Slab, SlabAgent, SlabWriter, Transitions
+from envfleet.agents import Agent, OffPolicyAgent, SlabAgent, SlabWriter, Transitions
 from envfleet.agents.off_policy import Learnt
 from envfleet.errors import TrainingDiverged
 from envfleet.training.config import RunConfig
@@ -192,7 +191,7 @@ class SlabLearner:
         return self._update() if self._slabs.is_full else {}
 
     def _update(self) -> dict[str, float]:
-        return check_finite(self._agent.update(_without_idle(self._slabs.take())), self._agent)
+        return check_finite(self._agent.update(self._slabs.take()), self._agent)
 
     def finish(self) -> dict[str, float]:
         """Nothing is under way."""
@@ -254,16 +253,3 @@ def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, floa
             "environment's rewards"
         )
     return figures
-
-
-def _without_idle(slab: Slab) -> Slab:
-    """Return a slab without the seats that the learner never had while it was played."""
-    is_used = ~slab.is_reset.all(axis=0)
-    if is_used.all():
-        return slab
-    names = ("observations", "actions", "rewards", "terminated", "truncated", "is_reset")
-    columns = {name: getattr(slab, name)[:, is_used] for name in names}
-    places = np.cumsum(is_used) - 1
-    return dataclasses.replace(
-        slab, **columns, last_observations=slab.last_observations[is_used], ended_rows=places[slab.ended_rows]
-    )

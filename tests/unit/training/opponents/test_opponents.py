@@ -64,8 +64,8 @@ def test_the_learner_as_its_own_opponent_changes_with_it_and_warms_up_no_second_
 def test_a_drawing_opponent_draws_from_its_policy_and_not_uniformly_as_if_new() -> None:
     learner = agent_of(warmup=10_000)
     weights = learner.weights()
-    weights["actor"]["body.2.weight"].zero_()
-    weights["actor"]["body.2.bias"].copy_(torch.tensor([2.0, -2.0, -9.0, -9.0]))
+    weights["actor"]["2.weight"].zero_()
+    weights["actor"]["2.bias"].copy_(torch.tensor([2.0, -2.0, -9.0, -9.0]))
     learner.set_weights(weights)
     opponents = opponents_of(myself(learner, is_deterministic=False))
     first, second = opponents.act(LOOK), opponents.act(LOOK)
