@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,24 +57,10 @@ def make_agent(
 
 
 def _take_weights(agent: Agent[Any], path: str) -> None:
-    if not Path(path).is_file():
-        raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but there is no such file: name a checkpoint")
-    saved = load_agent(path, num_envs=1)
-    if type(saved) is not type(agent):
-        raise InvalidArgument(
-            f"agent.checkpoint_path is {path!r}, which holds a {saved.name}, but agent.type is {agent.name}: make "
-            "them the same"
-        )
-    for name, theirs, ours in (
-        ("observations of shape", saved.observation_space.shape, agent.observation_space.shape),
-        ("hidden layers", *(getattr(one.config, "hidden", None) for one in (saved, agent))),
-    ):
-        if theirs != ours:
-            raise InvalidArgument(
-                f"agent.checkpoint_path is {path!r}, whose agent has {name} {theirs}, here they are {ours}: make them "
-                "the same"
-            )
-    agent.set_weights(saved.weights())
+    try:
+        agent.set_weights(load_agent(path, num_envs=1).weights())
+    except InvalidArgument as error:
+        raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but {error}") from error
 
 
 def _device(option: str, name: str) -> torch.device:

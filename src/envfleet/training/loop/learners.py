@@ -46,28 +46,23 @@ class UpdateSchedule:
 
     def __init__(self, *, per_transition: float = 1.0, per_round: float | None = None, warmup: int = 0) -> None:
         self._rate = per_transition if per_round is None else per_round
-        self._is_by_round, self._warmup = per_round is not None, warmup
-        self._seen = self._worth = self._made = 0
+        self._most = math.inf if per_round is None else 1  # that count of a round
+        self._warmup, self._seen, self._due = warmup, 0, 0.0
 
     def restart(self) -> None:
         """Begin the warm-up anew, because what was remembered is forgotten; updates that are due stay due."""
-        self._worth, self._made = 0, self._made - self._total()
         self._seen = 0
 
     def count(self, transitions: int) -> None:
         """Count one round."""
         self._seen += transitions
-        counted = min(transitions, max(0, self._seen - self._warmup))
-        self._worth += min(counted, 1) if self._is_by_round else counted
+        self._due += self._rate * min(transitions, max(0, self._seen - self._warmup), self._most)
 
     def take(self) -> int:
         """Return how many updates are due; they are taken to be made."""
-        due = self._total() - self._made
-        self._made += due
+        due = math.floor(self._due + _ROUNDING)
+        self._due -= due
         return due
-
-    def _total(self) -> int:
-        return math.floor(self._worth * self._rate + _ROUNDING)
 
 
 class ReplayLearner:
