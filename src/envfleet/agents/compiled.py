@@ -83,6 +83,7 @@ class Learned(NamedTuple):
         steps: Of Adam, with the next one.
         rate: Of learning.
         epsilon: Of Adam.
+        max_norm: Gradients that are longer, all taken together, are shortened to it; 0 for never.
     """
 
     values: F32
@@ -93,6 +94,7 @@ class Learned(NamedTuple):
     steps: int
     rate: float
     epsilon: float
+    max_norm: float
 
 
 class Workspace(NamedTuple):
@@ -290,9 +292,9 @@ def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32) -> None:
 
 
 @compiled
-def descend(learned: Learned, max_norm: float) -> None:
-    """Take a step of Adam; gradients longer than `max_norm` are shortened to it, unless it is 0."""
-    values, gradients, means, squares, _, steps, rate, _ = learned
+def descend(learned: Learned) -> None:
+    """Take a step of Adam."""
+    values, gradients, means, squares, _, steps, rate, _, max_norm = learned
     scale = np.float32(1)
     if max_norm > 0:
         total = np.float32(0)
@@ -344,7 +346,7 @@ def judge(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) 
 
 
 @compiled
-def fit_critics(critics: Learned, inputs: F32, goals: F32, max_norm: float, work: Workspace) -> tuple[float, float]:
+def fit_critics(critics: Learned, inputs: F32, goals: F32, work: Workspace) -> tuple[float, float]:
     """Move two critics towards goals, `(N,)`; return the mean square of what was missing, and their mean value."""
     count, missing, value = len(inputs), 0.0, 0.0
     slopes = np.empty((count, 1), np.float32)
@@ -358,5 +360,5 @@ def fit_critics(critics: Learned, inputs: F32, goals: F32, max_norm: float, work
             value += found[row, 0]
             slopes[row, 0] = error / count
         backward(critics.values, layers, inputs, results, slopes, critics.gradients, nothing, work.slopes)
-    descend(critics, max_norm)
+    descend(critics)
     return missing / (2 * count), value / (2 * count)

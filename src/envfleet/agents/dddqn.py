@@ -68,7 +68,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         self._remember_in(ReplayBuffer(*form, rng=self.random.replay, device=place, priorities=priorities))
         self._network = DuelingNetwork(self.packing, config, len(self._choices)).to(self.device)
         self._target, self._target_parts = target_of(self._network)
-        self._optimiser = Adam(self._network.parameters(), config.learning_rate)
+        self._optimiser = Adam(self._network.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
         self._networks = {"network": self._network, "target": self._target}
         self._learners["optimiser"] = self._optimiser
 
@@ -113,7 +113,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
             goals = batch.rewards + batch.discounts * self._target(following).gather(1, best).squeeze(1)
         errors = functional.huber_loss(values, goals, reduction="none")
         loss = (batch.weights * errors).mean()
-        self._optimiser.descend(loss, config.max_grad_norm)
+        self._optimiser.descend(loss)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, (goals - values).detach().cpu().numpy())
         if (self.num_updates + 1) % config.target_period == 0:
@@ -130,8 +130,8 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
         config, learned = self.config, self._optimiser.next_step(self._layers)
         moves = (self.num_updates + 1) % config.target_period == 0
-        tau, max_norm = config.target_tau if moves else 0.0, config.max_grad_norm or 0.0
-        loss, value, errors = _learn(batch, learned, self._target_parts.values, tau, max_norm, self._work)
+        tau = config.target_tau if moves else 0.0
+        loss, value, errors = _learn(batch, learned, self._target_parts.values, tau, self._work)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, errors)
         return {"loss": loss, "value": value}
@@ -143,9 +143,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
 
 @compiled.compiled
-def _learn(
-    sample: Batch, network: Learned, target: F32, tau: float, max_norm: float, work: Workspace
-) -> tuple[float, float, F32]:
+def _learn(sample: Batch, network: Learned, target: F32, tau: float, work: Workspace) -> tuple[float, float, F32]:
     """Make one update, and go a share `tau` of the way with the target; return loss, mean value and errors."""
     layers = network.layers[0]
     ours = compiled.forward(network.values, layers, sample.next_observations, work.passes[0])
@@ -174,7 +172,7 @@ def _learn(
     nothing = np.empty((0, 0), np.float32)
     compiled.backward(network.values, layers, sample.observations, work.passes[2], slopes, network.gradients, nothing,
                       work.slopes)  # fmt: skip
-    compiled.descend(network, max_norm)
+    compiled.descend(network)
     if tau:
         compiled.follow(target, network.values, tau)
     return loss / count, total / count, errors

@@ -55,6 +55,7 @@ class Adam(Flat):
     Args:
         parameters: Those that need no gradient are left out.
         learning_rate: Of all of them.
+        max_norm: Gradients that are longer, all taken together, are shortened to it; `None` never.
         epsilon: Added to the root of the mean square.
 
     Attributes:
@@ -64,22 +65,19 @@ class Adam(Flat):
         count: Steps that were taken.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: float, epsilon: float = 1e-8) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor], learning_rate: float, *, max_norm: float | None, epsilon: float = 1e-8
+    ) -> None:
         super().__init__(parameter for parameter in parameters if parameter.requires_grad)
-        self.learning_rate, self._epsilon, self.count = learning_rate, epsilon, 0
+        self.learning_rate, self._max_norm, self._epsilon, self.count = learning_rate, max_norm, epsilon, 0
         self.means, self.squares = torch.zeros_like(self._tensor), torch.zeros_like(self._tensor)
         self._gradients = np.zeros(len(self._tensor), np.float32)  # of compiled code
 
-    def descend(self, loss: Tensor, max_norm: float | None = None) -> None:
-        """Take one step down a loss, with gradients of these parameters only.
-
-        Args:
-            loss: A number.
-            max_norm: Gradients that are longer, all taken together, are shortened to it; `None` never.
-        """
+    def descend(self, loss: Tensor) -> None:
+        """Take one step down a loss, with gradients of these parameters only."""
         gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])
-        if max_norm is not None:
-            gradient *= (max_norm / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0)
+        if self._max_norm is not None:
+            gradient *= (self._max_norm / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0)
         self.step(gradient)
 
     def step(self, gradient: Tensor) -> None:
@@ -110,7 +108,8 @@ class Adam(Flat):
         """
         self.count += 1
         moments = (self.means.numpy(), self.squares.numpy())
-        return Learned(self.values, self._gradients, *moments, layers, self.count, self.learning_rate, self._epsilon)
+        settings = (self.learning_rate, self._epsilon, self._max_norm or 0.0)
+        return Learned(self.values, self._gradients, *moments, layers, self.count, *settings)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""

@@ -122,7 +122,7 @@ class PPO(SlabAgent[PPOConfig]):
         network = self._network
         parts = (network.actor, network.critic, network.actor_encoder, network.critic_encoder)
         learned = [*(parameter for part in parts for parameter in part.parameters()), network.log_std]
-        self._optimiser = Adam(learned, config.learning_rate, epsilon=1e-5)
+        self._optimiser = Adam(learned, config.learning_rate, max_norm=config.max_grad_norm, epsilon=1e-5)
         self._networks = {"network": self._network}
         self._learners["optimiser"] = self._optimiser
 
@@ -235,7 +235,7 @@ class PPO(SlabAgent[PPOConfig]):
         value_loss = (self._network.raw_values(lessons.observations) - lessons.goals).square().mean()
         entropy = entropies.mean()
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-        self._optimiser.descend(loss, config.max_grad_norm)
+        self._optimiser.descend(loss)
         with torch.no_grad():  # the estimate that is never negative, http://joschu.net/blog/kl-approx.html
             divergence = (log_ratios.expm1() - log_ratios).mean()
             clipped_share = (ratios != clipped).float().mean()
@@ -247,7 +247,7 @@ class PPO(SlabAgent[PPOConfig]):
         config = self.config
         self._settings = _Settings(
             isinstance(self._policy, CategoricalPolicy), config.clip, config.value_weight, config.entropy_weight,
-            config.max_grad_norm or 0.0, math.inf if config.target_kl is None else config.target_kl,
+            math.inf if config.target_kl is None else config.target_kl,
         )  # fmt: skip
         return layers_of(self._network.actor, self._network.critic)
 
@@ -284,7 +284,6 @@ class _Settings(NamedTuple):
     clip: float
     value_weight: float
     entropy_weight: float
-    max_norm: float
     target_kl: float
 
 
@@ -293,7 +292,7 @@ def _learn_slab(
     learned: Learned, lessons: Lessons, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
 ) -> tuple[int, NDArray[np.float64]]:
     """Make all updates of a slab; return how many, and the sums of their figures."""
-    values, gradients, means, squares, layers, steps, rate, epsilon = learned
+    values, gradients, means, squares, layers, steps, rate, epsilon, max_norm = learned
     inputs, targets, log_probs, advantages, goals = lessons
     count, made = orders.shape[1], 0
     sums, figures = np.zeros(5), np.zeros(5)
@@ -304,7 +303,7 @@ def _learn_slab(
             stop += count // num_parts + (part < count % num_parts)
             rows = order[start:stop]
             batch = Lessons(inputs[rows], targets[rows], log_probs[rows], advantages[rows], goals[rows])
-            this_step = Learned(values, gradients, means, squares, layers, steps + made, rate, epsilon)
+            this_step = Learned(values, gradients, means, squares, layers, steps + made, rate, epsilon, max_norm)
             _fit(this_step, batch, settings, work, figures)
             made += 1
             sums += figures
@@ -334,7 +333,7 @@ def _fit(learned: Learned, batch: Lessons, settings: _Settings, work: Workspace,
     else:
         slopes = _fit_normal(outputs, values[log_stds:], gradients[log_stds:], batch, settings, figures)
     compiled.backward(values, layers[0], batch.observations, work.passes[0], slopes, gradients, nothing, work.slopes)
-    compiled.descend(learned, settings.max_norm)
+    compiled.descend(learned)
 
 
 @compiled.compiled

@@ -208,72 +208,53 @@ class ReplayBuffer:
             self.priorities.load_state_dict(state["priorities"])
 
 
-class SumTree:
-    """Numbers whose prefix sums are searched in logarithmic time.
+def sum_tree(capacity: int) -> NDArray[np.float64]:
+    """Return zeros whose prefix sums are searched in logarithmic time.
 
-    A binary tree in one array: node 1 is the root, the children of node i are 2 i and 2 i + 1. A parent is always the
-    sum of its children as they are, so rounding errors do not add up over time.
-
-    Args:
-        capacity: How many numbers; all of them 0 at first.
+    A binary tree in one array: node 1 is the root, the children of node i are 2 i and 2 i + 1, and the leaves, which
+    are the numbers, are the second half. A parent is always the sum of its children as they are, so rounding errors do
+    not add up over time.
 
     Examples:
-        >>> tree = SumTree(4)
-        >>> tree.set(np.array([0, 2]), np.array([1.0, 3.0]))
-        >>> tree.total, tree.find(np.array([0.5, 1.0, 3.9]))
+        >>> tree = sum_tree(4)
+        >>> set_leaves(tree, np.array([0, 2]), np.array([1.0, 3.0]))
+        >>> float(tree[1]), find_leaves(tree, np.array([0.5, 1.0, 3.9]))
         (4.0, array([0, 2, 2]))
     """
-
-    def __init__(self, capacity: int) -> None:
-        self._first_leaf = 1 << max(capacity - 1, 1).bit_length()
-        self._nodes = np.zeros(2 * self._first_leaf)
-
-    @property
-    def total(self) -> float:
-        """Sum of all numbers."""
-        return float(self._nodes[1])
-
-    def get(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the numbers at these places; a copy."""
-        return self._nodes[indices + self._first_leaf]
-
-    def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Set the numbers at these places, none below 0; of a place that is named twice the last one counts."""
-        _set(self._nodes, indices + self._first_leaf, np.asarray(values, np.float64))
-
-    def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Find, for every sum, the first place at which the numbers up to it add up to more.
-
-        Args:
-            sums: From 0 to below `total`.
-
-        Returns:
-            Places whose number is above 0, even where `sums` is rounded up to `total`.
-        """
-        return _find(self._nodes, np.asarray(sums, np.float64)) - self._first_leaf
+    return np.zeros(2 << max(capacity - 1, 1).bit_length())
 
 
 @compiled
-def _set(nodes: NDArray[np.float64], places: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+def set_leaves(tree: NDArray[np.float64], places: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+    """Set the numbers at these places, none below 0; of a place that is named twice the last one counts."""
     for number, leaf in enumerate(places):
-        place = leaf
-        nodes[place] = values[number]
+        place = leaf + len(tree) // 2
+        tree[place] = values[number]
         while place > 1:
             place //= 2
-            nodes[place] = nodes[2 * place] + nodes[2 * place + 1]
+            tree[place] = tree[2 * place] + tree[2 * place + 1]
 
 
 @compiled
-def _find(nodes: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.int64]:
+def find_leaves(tree: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Find, for every sum, the first place at which the numbers up to it add up to more.
+
+    Args:
+        tree: The numbers.
+        sums: From 0 to below the sum of all, which is `tree[1]`.
+
+    Returns:
+        Places whose number is above 0, even where `sums` is rounded up to that of all.
+    """
     found = np.empty(len(sums), np.int64)
     for number in range(len(sums)):
         rest, place = sums[number], 1
-        while 2 * place < len(nodes):
-            left = nodes[2 * place]
+        while 2 * place < len(tree):
+            left = tree[2 * place]
             place *= 2
-            if rest >= left and nodes[place + 1] > 0:
+            if rest >= left and tree[place + 1] > 0:
                 rest, place = rest - left, place + 1
-        found[number] = place
+        found[number] = place - len(tree) // 2
     return found
 
 
@@ -290,12 +271,12 @@ class Priorities:
     """
 
     def __init__(self, capacity: int, alpha: float = 0.6, beta: Callable[[], float] = lambda: 1.0) -> None:
-        self._capacity, self._alpha, self._beta = capacity, alpha, beta
-        self._tree, self._highest = SumTree(capacity), 1.0
+        self._alpha, self._beta = alpha, beta
+        self._tree, self._highest = sum_tree(capacity), 1.0
 
     def add(self, places: NDArray[np.int64]) -> None:
         """Give these places the highest priority there is."""
-        self._tree.set(places, np.full(len(places), self._highest))
+        set_leaves(self._tree, places, np.full(len(places), self._highest))
 
     def draw(self, count: int, size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Draw places, one from each of as many equal slices of all priority, of a buffer of `size` transitions.
@@ -304,8 +285,8 @@ class Priorities:
             The places, and their importance weights, `(count,)` each.
         """
         slices = (np.arange(count) + rng.random(count)) / count
-        places = self._tree.find(slices * self._tree.total)
-        weights = (size * (self._tree.get(places) / self._tree.total)) ** -self._beta()
+        places, total = find_leaves(self._tree, slices * self._tree[1]), self._tree[1]
+        weights = (size * (self._tree[len(self._tree) // 2 + places] / total)) ** -self._beta()
         return places, (weights / weights.max()).astype(np.float32)
 
     def set_errors(self, places: NDArray[np.int64], errors: NDArray[Any]) -> None:
@@ -317,17 +298,16 @@ class Priorities:
         """
         priorities = (np.abs(np.asarray(errors, np.float64)) + _SMALLEST_ERROR) ** self._alpha
         self._highest = max(self._highest, float(priorities.max()))
-        self._tree.set(places, priorities)
+        set_leaves(self._tree, places, priorities)
 
     def clear(self) -> None:
         """Forget all of them but the highest."""
-        self._tree = SumTree(self._capacity)
+        self._tree[:] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        return {"numbers": self._tree.get(np.arange(self._capacity)), "highest": self._highest}
+        return {"tree": self._tree.copy(), "highest": self._highest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of another."""
-        self._tree.set(np.arange(self._capacity), as_array(state["numbers"]))
-        self._highest = float(state["highest"])
+        self._tree, self._highest = as_array(state["tree"]), float(state["highest"])

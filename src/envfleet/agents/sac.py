@@ -83,9 +83,9 @@ class SAC(ContinuousAgent[SACConfig]):
         self._temperature = nn.ParameterDict({"log_alpha": torch.tensor(math.log(config.initial_temperature))})
         self._temperature.to(self.device)  # the weight of the entropy, by its logarithm
         self._target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
-        self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
-        self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
-        self._temperature_optimiser = Adam(self._temperature.parameters(), config.learning_rate)
+        self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
+        self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
+        self._temperature_optimiser = Adam(self._temperature.parameters(), config.learning_rate, max_norm=None)
         self._networks = {
             "actor": self._actor,
             "critics": self._critics,
@@ -125,11 +125,11 @@ class SAC(ContinuousAgent[SACConfig]):
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
         critic_loss = (values - goals).square().mean()  # half of the sum of both
-        self._critic_optimiser.descend(critic_loss, config.max_grad_norm)
+        self._critic_optimiser.descend(critic_loss)
 
         actions, log_probs = self._propose(observations)
         actor_loss = (alpha * log_probs - self._critics.judge(observations, actions).min(dim=0).values).mean()
-        self._actor_optimiser.descend(actor_loss, config.max_grad_norm)
+        self._actor_optimiser.descend(actor_loss)
 
         entropy = -log_probs.detach().mean()
         self._temperature_optimiser.step((entropy - self._target_entropy)[None])  # the loss is log_alpha times that
@@ -141,7 +141,7 @@ class SAC(ContinuousAgent[SACConfig]):
     def _compile(self) -> Adam:
         config = self.config
         self._layers = layers_of(self._actor), layers_of(*self._critics.critics)
-        self._settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
+        self._settings = _Settings(config.target_tau, self._target_entropy)
         self._work = workspace(config.batch_size, *self._layers)
         return self._act_by(self._actor_optimiser)
 
@@ -164,7 +164,6 @@ _FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")
 class _Settings(NamedTuple):
     tau: float
     entropy: float
-    max_norm: float
 
 
 class _Proposals(NamedTuple):
@@ -190,12 +189,12 @@ def _learn(
         next_value = goals[row] - alpha * following.log_probs[row]
         goals[row] = sample.rewards[row] + sample.discounts[row] * next_value
     inputs = compiled.join(sample.observations, sample.actions)
-    critic_loss, value = compiled.fit_critics(critics, inputs, goals, settings.max_norm, work)
+    critic_loss, value = compiled.fit_critics(critics, inputs, goals, work)
 
     actor_loss, entropy = _fit_actor(sample.observations, noises[1], actor, critics, alpha, work)
-    compiled.descend(actor, settings.max_norm)
+    compiled.descend(actor)
     temperature.gradients[0] = entropy - settings.entropy
-    compiled.descend(temperature, 0.0)
+    compiled.descend(temperature)
     compiled.follow(targets, critics.values, settings.tau)
     return critic_loss, actor_loss, alpha, entropy, value
 

@@ -61,8 +61,8 @@ class TD3(ContinuousAgent[TD3Config]):
         self._critics = Critics(self.packing, config, size).to(self.device)
         self._target_actor, self._target_actor_parts = target_of(self._actor)
         self._target_critics, self._target_critic_parts = target_of(self._critics)
-        self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
-        self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
+        self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
+        self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
         self._networks = {
             "actor": self._actor,
             "critics": self._critics,
@@ -94,7 +94,7 @@ class TD3(ContinuousAgent[TD3Config]):
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
         critic_loss = (values - goals).square().mean()  # half of the sum of both
-        self._critic_optimiser.descend(critic_loss, config.max_grad_norm)
+        self._critic_optimiser.descend(critic_loss)
         figures = {"critic_loss": critic_loss, "value": values.mean()}
         if (self.num_updates + 1) % config.policy_delay:
             return figures
@@ -103,7 +103,7 @@ class TD3(ContinuousAgent[TD3Config]):
         actor_loss = -self._critics.judge(observations, torch.tanh(free), num_critics=1).mean()
         if config.saturation_penalty:
             actor_loss = actor_loss + config.saturation_penalty * free.square().mean()
-        self._actor_optimiser.descend(actor_loss, config.max_grad_norm)
+        self._actor_optimiser.descend(actor_loss)
         self._target_actor_parts.follow(self._actor_optimiser, config.target_tau)
         self._target_critic_parts.follow(self._critic_optimiser, config.target_tau)
         return {**figures, "actor_loss": actor_loss}
@@ -114,7 +114,7 @@ class TD3(ContinuousAgent[TD3Config]):
         config = self.config
         self._layers = layers_of(self._actor), layers_of(*self._critics.critics)
         noise = (config.target_noise, config.target_noise_clip)
-        self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
+        self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty)
         self._work = workspace(config.batch_size, *self._layers)
         return self._act_by(self._actor_optimiser)
 
@@ -139,7 +139,6 @@ class _Settings(NamedTuple):
     noise: float
     noise_clip: float
     penalty: float
-    max_norm: float
 
 
 @compiled.compiled
@@ -158,7 +157,7 @@ def _fit_critics(
     for row in range(len(goals)):
         goals[row] = sample.rewards[row] + sample.discounts[row] * goals[row]
     inputs = compiled.join(sample.observations, sample.actions)
-    return compiled.fit_critics(critics, inputs, goals, settings.max_norm, work)
+    return compiled.fit_critics(critics, inputs, goals, work)
 
 
 @compiled.compiled
@@ -186,7 +185,7 @@ def _fit_actor(
     nothing = np.empty((0, 0), np.float32)
     compiled.backward(actor.values, actor.layers[0], observations, work.passes[0], slopes, actor.gradients, nothing,
                       work.slopes)  # fmt: skip
-    compiled.descend(actor, settings.max_norm)
+    compiled.descend(actor)
     compiled.follow(target_actor, actor.values, settings.tau)
     compiled.follow(target_critics, critics, settings.tau)
     return loss

@@ -90,7 +90,7 @@ def test_hundreds_of_updates_are_torchs(kind: str) -> None:
     agents = [make(kind, compiled=True), make(kind, compiled=False)]
     for agent in agents:
         if agent.replay.priorities is not None:
-            agent.replay.priorities._tree.set(np.arange(ROWS), np.ones(ROWS))
+            agent.replay.priorities.add(np.arange(ROWS))
     found, expected = learn(agents, 300)
     for figures, wanted in zip(found, expected, strict=True):
         assert figures == pytest.approx(wanted, rel=2e-3, abs=2e-3)
@@ -98,7 +98,7 @@ def test_hundreds_of_updates_are_torchs(kind: str) -> None:
     actions, wanted_actions = (agent.act_batch(observations, deterministic=True) for agent in agents)
     assert np.mean(np.abs(actions - wanted_actions)) < 1e-3
     if agents[0].replay.priorities is not None:
-        priorities = [agent.replay.priorities._tree.get(np.arange(ROWS)) for agent in agents]
+        priorities = [agent.replay.priorities.state_dict()["tree"] for agent in agents]
         assert priorities[0] == pytest.approx(priorities[1], rel=1e-3)
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envfleet.agents.replay import Priorities, ReplayBuffer, SumTree
+from envfleet.agents.replay import Priorities, ReplayBuffer, find_leaves, set_leaves, sum_tree
 from envfleet.errors import InvalidArgument
 
 SPACE = spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -114,19 +114,20 @@ def test_memory_of_a_device_gets_copies(by_priority: bool) -> None:
 @given(st.integers(1, 70), st.data())
 @settings(max_examples=60)
 def test_a_sum_tree_finds_what_cumulative_sums_find(capacity: int, data: Any) -> None:
-    tree, numbers = SumTree(capacity), np.zeros(capacity)
+    tree, numbers = sum_tree(capacity), np.zeros(capacity)
     for _ in range(data.draw(st.integers(1, 3))):
         places = np.array(data.draw(st.lists(st.integers(0, capacity - 1), min_size=1, max_size=20)))
         values = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(places), max_size=len(places))), float)
-        tree.set(places, values)
+        set_leaves(tree, places, values)
         for place, value in zip(places, values, strict=True):
             numbers[place] = value
-    assert tree.total == numbers.sum()
-    assert np.array_equal(tree.get(np.arange(capacity)), numbers)
-    if tree.total:
-        sums = np.arange(0, tree.total, 0.5)
-        assert np.array_equal(tree.find(sums), np.searchsorted(np.cumsum(numbers), sums, side="right"))
-        assert numbers[tree.find(np.array([tree.total]))] > 0
+    total = tree[1]
+    assert total == numbers.sum()
+    assert np.array_equal(tree[len(tree) // 2 :][:capacity], numbers)
+    if total:
+        sums = np.arange(0, total, 0.5)
+        assert np.array_equal(find_leaves(tree, sums), np.searchsorted(np.cumsum(numbers), sums, side="right"))
+        assert numbers[find_leaves(tree, np.array([total]))] > 0
 
 
 def test_priorities_are_the_chances_of_being_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

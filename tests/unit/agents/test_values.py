@@ -64,17 +64,20 @@ def test_targets_follow() -> None:
 def test_descending_is_torchs_adam(max_norm: float | None) -> None:
     ours, theirs = (critics_of(4) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
-    optimiser, reference = Adam(ours.parameters(), 1e-2), torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    optimiser, reference = (
+        Adam(ours.parameters(), 1e-2, max_norm=max_norm),
+        torch.optim.Adam(theirs.parameters(), lr=1e-2),
+    )
     for number in range(6):
         observations, actions = torch.randn(8, 2), torch.randn(8, 1)
-        optimiser.descend(ours(observations, actions).square().mean(), max_norm)
+        optimiser.descend(ours(observations, actions).square().mean())
         reference.zero_grad()
         theirs(observations, actions).square().mean().backward()
         if max_norm is not None:
             nn.utils.clip_grad_norm_(theirs.parameters(), max_norm)
         reference.step()
         if number == 2:
-            state, optimiser = optimiser.state_dict(), Adam(ours.parameters(), 1.0)
+            state, optimiser = optimiser.state_dict(), Adam(ours.parameters(), 1.0, max_norm=max_norm)
             optimiser.load_state_dict(state)
     for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(mine, yours, atol=1e-6)
@@ -84,7 +87,7 @@ def test_the_layout_of_parameters_makes_no_difference() -> None:
     rows = torch.randn(5, 2)
     turned, plain = nn.Parameter(torch.arange(6.0).view(2, 3).T), nn.Parameter(torch.arange(6.0).view(2, 3).T.clone())
     for parameter in (turned, plain):
-        Adam([parameter], 0.1).descend((parameter @ rows.T).square().sum())
+        Adam([parameter], 0.1, max_norm=None).descend((parameter @ rows.T).square().sum())
     assert torch.equal(turned, plain)
 
 
