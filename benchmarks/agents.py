@@ -141,14 +141,14 @@ def train(task: Task, seed: int) -> tuple[Any, Curve]:
                 agent.update(collector.collect(agent))
                 record.tell(agent.num_transitions)
             return agent, record.curve
-        writer = TransitionWriter(fleet.num_envs, envfleet.AutoresetMode.SAME_STEP)
+        writer = TransitionWriter(fleet)
         observations, _ = fleet.reset(seed=seed)
         writer.reset(observations)
         while agent.num_transitions < task.transitions:
             actions = agent.act_batch(observations)
             step = fleet.step(actions)
             observations = step[0]
-            agent.remember(writer.step(actions, *step, final_observations=fleet.final_observations))
+            agent.remember(writer.step(actions, *step))
             if agent.is_ready:
                 agent.update(round(task.num_envs * task.updates))
             record.tell(agent.num_transitions)

@@ -10,8 +10,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet.agents.packing import Packing
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.fleet import Fleet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,58 +52,58 @@ class TransitionWriter:
     """Turns consecutive steps of a fleet into transitions.
 
     It remembers the last observation of every sub-environment and, in `NEXT_STEP`, which of them spend their next step
-    on a reset: such a step is no transition. It holds copies, so the fleet may be one with `copy=False`.
+    on a reset: such a step is no transition. It holds copies, so the fleet may be one with `copy=False`, and packs
+    observations of Dict and Tuple spaces as agents do.
 
     Args:
-        num_envs: Sub-environments of the fleet.
-        autoreset_mode: Of the fleet.
+        fleet: Whose steps; other vector environments become one by `envfleet.adopt`.
 
     Examples:
         >>> import envfleet
         >>> with envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet:
-        ...     writer = TransitionWriter(fleet.num_envs, fleet.metadata["autoreset_mode"])
+        ...     writer = TransitionWriter(fleet)
         ...     writer.reset(fleet.reset(seed=0)[0])
         ...     actions = fleet.action_space.sample()
-        ...     len(writer.step(actions, *fleet.step(actions), final_observations=fleet.final_observations))
+        ...     len(writer.step(actions, *fleet.step(actions)))
         2
     """
 
-    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode) -> None:
-        self.num_envs, self.autoreset_mode = num_envs, autoreset_mode
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._pack = fleet, Packing(fleet.single_observation_space).pack
         self._last: NDArray[Any] | None = None
-        self._is_awaiting = np.zeros(num_envs, np.bool_)
+        self._is_awaiting = np.zeros(fleet.num_envs, np.bool_)
 
-    def reset(self, observations: NDArray[Any], env_indices: Sequence[int] | NDArray[Any] | None = None) -> None:
+    def reset(self, observations: Any, env_indices: Sequence[int] | NDArray[Any] | None = None) -> None:
         """Begin episodes: after `fleet.reset`, or after a reset of some.
 
         Args:
             observations: The first ones, a row for each of `env_indices`.
             env_indices: Whose; `None` for all.
         """
-        rows = self._rows(env_indices, len(observations))
+        firsts = self._pack(observations)
+        rows, num_envs = self._rows(env_indices, len(firsts)), self._fleet.num_envs
         if self._last is None:
-            if len(np.unique(rows)) < self.num_envs:
+            if len(np.unique(rows)) < num_envs:
                 raise InvalidArgument(
-                    f"the first reset has {len(rows)} of {self.num_envs} sub-environments, expected all: reset the "
-                    "whole fleet first"
+                    f"the first reset has {len(rows)} of {num_envs} sub-environments, expected all: reset the whole "
+                    "fleet first"
                 )
-            self._last = np.empty((self.num_envs, *np.shape(observations)[1:]), np.asarray(observations).dtype)
-        self._last[rows] = observations
+            self._last = np.empty((num_envs, *firsts.shape[1:]), firsts.dtype)
+        self._last[rows] = firsts
         self._is_awaiting[rows] = False
 
     def step(  # what a step of a fleet returns, and what it was given
         self,
         actions: NDArray[Any],
-        observations: NDArray[Any],
+        observations: Any,
         rewards: NDArray[Any],
         terminated: NDArray[Any],
         truncated: NDArray[Any],
-        infos: Mapping[str, Any],
+        infos: Mapping[str, Any] | None = None,
         *,
         env_indices: Sequence[int] | NDArray[Any] | None = None,
-        final_observations: NDArray[Any] | None = None,
     ) -> Transitions:
-        """Take one step of the fleet, or of those sub-environments that `fleet.recv` returned.
+        """Take one step of the fleet, or of those sub-environments that `fleet.recv` returned, before the next one.
 
         Args:
             actions: What the fleet was given, `(rows, …)`.
@@ -109,39 +111,28 @@ class TransitionWriter:
             rewards: `(rows,)`.
             terminated: `(rows,)`.
             truncated: `(rows,)`.
-            infos: In `SAME_STEP`, `"final_obs"` is read from it, unless `final_observations` are given.
+            infos: Ignored.
             env_indices: The sub-environment of every row; `None` for all in order.
-            final_observations: In `SAME_STEP` last observations of the episodes that ended, `(rows, …)`: faster than
-                infos. Other modes ignore it.
 
         Returns:
             The transitions, in the order of the rows; new arrays.
 
         Raises:
-            InvalidArgument: Before the first `reset`, rows that do not fit, or no final observation where one is due.
+            InvalidArgument: Before the first `reset`, or rows that do not fit.
         """
         if self._last is None:
             raise InvalidArgument("step() before the first reset(): pass the observations of fleet.reset() to reset()")
-        rows = self._rows(env_indices, len(observations))
-        ended = np.asarray(terminated, np.bool_) | np.asarray(truncated, np.bool_)
-        arrived = np.array(observations, self._last.dtype)
-        if self.autoreset_mode is AutoresetMode.SAME_STEP and ended.any():
-            arrived[ended] = _finals(infos, ended, final_observations)
-        columns = (
-            self._last[rows],
-            np.array(actions),
-            np.array(rewards, np.float64),
-            np.array(terminated, np.bool_),
-            np.array(truncated, np.bool_),
-            arrived,
-            rows,
-        )
+        mode, arrived = self._fleet.autoreset_mode, self._pack(observations)
+        rows = self._rows(env_indices, len(arrived))
+        flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        ended, following = flags[0] | flags[1], np.array(arrived, self._last.dtype)
+        if mode is AutoresetMode.SAME_STEP and ended.any():
+            following[ended] = self._pack(self._fleet.final_observations)[rows[ended]]
+        given = (self._last[rows], np.array(actions), np.array(rewards, np.float64), *flags, following, rows)
         was_awaiting = self._is_awaiting[rows]
-        self._last[rows] = observations
-        self._is_awaiting[rows] = ended & (self.autoreset_mode is AutoresetMode.NEXT_STEP)
-        if was_awaiting.any():
-            columns = tuple(column[~was_awaiting] for column in columns)  # type: ignore[assignment]  # as many as before
-        return Transitions(*columns)
+        self._last[rows] = arrived
+        self._is_awaiting[rows] = ended & (mode is AutoresetMode.NEXT_STEP)
+        return Transitions(*(column[~was_awaiting] for column in given) if was_awaiting.any() else given)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes: the last observations, and who awaits a reset."""
@@ -154,22 +145,10 @@ class TransitionWriter:
         self._is_awaiting = as_array(state["is_awaiting"])
 
     def _rows(self, env_indices: Sequence[int] | NDArray[Any] | None, count: int) -> NDArray[np.int64]:
-        rows = np.arange(self.num_envs) if env_indices is None else np.array(env_indices, np.int64)
+        rows = np.arange(self._fleet.num_envs) if env_indices is None else np.array(env_indices, np.int64)
         if rows.shape != (count,):
             raise InvalidArgument(
                 f"{count} rows of observations for {rows.size} sub-environments, expected one each: pass env_indices "
                 "for a part of the fleet"
             )
         return rows
-
-
-def _finals(infos: Mapping[str, Any], ended: NDArray[np.bool_], given: NDArray[Any] | None) -> NDArray[Any]:
-    """Last observations of those that ended, `(number that ended, …)`."""
-    if given is not None:
-        return np.asarray(given)[ended]
-    if "final_obs" not in infos:
-        raise InvalidArgument(
-            f"{np.count_nonzero(ended)} episodes ended in SAME_STEP and infos has no 'final_obs': pass "
-            "final_observations=fleet.final_observations"
-        )
-    return np.stack([np.asarray(final) for final in infos["final_obs"][ended]])

@@ -118,7 +118,7 @@ class Run:
             self.collector = Collector(self.fleet, 6, seed=0)
         else:
             self.observations, _ = self.fleet.reset(seed=0)
-            self.writer = TransitionWriter(3, envfleet.AutoresetMode.SAME_STEP)
+            self.writer = TransitionWriter(self.fleet)
             self.writer.reset(self.observations)
 
     def go_on(self, rounds: int) -> list[dict[str, float]]:
@@ -130,8 +130,7 @@ class Run:
             actions = self.agent.act_batch(self.observations)
             step = self.fleet.step(actions)
             self.observations = step[0]
-            finals = self.fleet.final_observations
-            self.agent.remember(self.writer.step(actions, *step, final_observations=finals))
+            self.agent.remember(self.writer.step(actions, *step))
             if self.agent.is_ready:
                 figures.append(self.agent.update(2))
         return figures

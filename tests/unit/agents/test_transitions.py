@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 import gymnasium as gym
@@ -93,22 +94,20 @@ def check(found: list[tuple[Any, ...]], all_scripts: list[Script], least: int) -
         assert own == alone(number, script, len(own))
 
 
-@given(scripts, st.sampled_from(MODES), st.booleans())
+@given(scripts, st.sampled_from(MODES))
 @settings(max_examples=60)
-def test_every_mode_tells_what_a_single_loop_sees(all_scripts: list[Script], mode: Any, has_finals: bool) -> None:
+def test_every_mode_tells_what_a_single_loop_sees(all_scripts: list[Script], mode: Any) -> None:
     envs = [functools.partial(Scripted, *pair) for pair in enumerate(all_scripts)]
     found: list[tuple[Any, ...]] = []
     with envfleet.make(envs, backend="serial", autoreset_mode=mode, copy=False) as fleet:
-        writer = TransitionWriter(len(envs), mode)
+        writer = TransitionWriter(fleet)
         observations, _ = fleet.reset(seed=0)
         writer.reset(observations)
         for _ in range(20):
             actions = choose(observations)
-            observations, rewards, terminated, truncated, infos = fleet.step(actions)
-            finals = fleet.final_observations if has_finals and mode is AutoresetMode.SAME_STEP else None
-            found += in_rows(
-                writer.step(actions, observations, rewards, terminated, truncated, infos, final_observations=finals)
-            )
+            step = fleet.step(actions)
+            observations = step[0]
+            found += in_rows(writer.step(actions, *step))
             ended = fleet.terminated_indices
             if mode is AutoresetMode.DISABLED and ended:
                 firsts, _ = fleet.reset_envs(ended)
@@ -121,14 +120,17 @@ def test_every_mode_tells_what_a_single_loop_sees(all_scripts: list[Script], mod
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_gymnasiums_own_vector_environment(mode: Any) -> None:
     all_scripts: list[Script] = [[(3, "terminated")], [(1, "truncated"), (2, "both")], [(4, "truncated")]]
-    envs: Any = SyncVectorEnv([functools.partial(Scripted, n, all_scripts[n]) for n in range(3)], autoreset_mode=mode)
-    writer, found = TransitionWriter(3, mode), []
+    envs = envfleet.adopt(
+        SyncVectorEnv([functools.partial(Scripted, n, all_scripts[n]) for n in range(3)], autoreset_mode=mode)
+    )
+    writer, found = TransitionWriter(envs), list[tuple[Any, ...]]()
     observations, _ = envs.reset()
     writer.reset(observations)
     for _ in range(20):
         actions = choose(observations)
-        observations, *rest = envs.step(actions)
-        found += in_rows(writer.step(actions, observations, *rest))
+        step = envs.step(actions)
+        observations = step[0]
+        found += in_rows(writer.step(actions, *step))
     envs.close()
     check(found, all_scripts, 10)
 
@@ -140,7 +142,7 @@ def test_parts_of_a_fleet_that_were_received(all_scripts: list[Script], mode: An
     envs = [functools.partial(Scripted, *pair) for pair in enumerate(all_scripts)]
     found: list[tuple[Any, ...]] = []
     with envfleet.make(envs, backend="serial", autoreset_mode=mode) as fleet:
-        writer = TransitionWriter(count, mode)
+        writer = TransitionWriter(fleet)
         current, _ = fleet.reset(seed=0)
         writer.reset(current)
         for _ in range(20):
@@ -161,16 +163,17 @@ def test_parts_of_a_fleet_that_were_received(all_scripts: list[Script], mode: An
 @settings(max_examples=60)
 def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: int, mode: Any) -> None:
     gamma, count = 0.9, len(all_scripts)
-    envs: Any = SyncVectorEnv(
-        [functools.partial(Scripted, n, all_scripts[n]) for n in range(count)], autoreset_mode=mode
+    envs = envfleet.adopt(
+        SyncVectorEnv([functools.partial(Scripted, n, all_scripts[n]) for n in range(count)], autoreset_mode=mode)
     )
-    writer, (n_step, replay) = TransitionWriter(count, mode), n_steps_into(count, num_steps, Scripted.observation_space)
+    writer, (n_step, replay) = TransitionWriter(envs), n_steps_into(count, num_steps, Scripted.observation_space)
     observations, _ = envs.reset()
     writer.reset(observations)
     for _ in range(20):
         actions = choose(observations)
-        observations, *rest = envs.step(actions)
-        happened = writer.step(actions, observations, *rest)
+        step = envs.step(actions)
+        observations = step[0]
+        happened = writer.step(actions, *step)
         n_step.write(happened, happened.actions)
     n_step.cut(np.arange(count))
     envs.close()
@@ -214,8 +217,15 @@ def test_n_steps_of_any_shape_go_on_from_their_state(shape: tuple[int, ...]) -> 
     assert all(np.array_equal(*pair) for pair in zip(columns_of(held), columns_of(others), strict=True))
 
 
+def a_fleet(mode: AutoresetMode) -> Any:
+    """What a writer reads of a fleet of 2."""
+    return types.SimpleNamespace(
+        num_envs=2, autoreset_mode=mode, single_observation_space=gym.spaces.Box(-9.0, 9.0, (1,), np.float64)
+    )
+
+
 def test_a_writer_goes_on_from_its_state() -> None:
-    first, second = TransitionWriter(2, AutoresetMode.NEXT_STEP), TransitionWriter(2, AutoresetMode.NEXT_STEP)
+    first, second = (TransitionWriter(a_fleet(AutoresetMode.NEXT_STEP)) for _ in range(2))
     no, yes = np.array([False, False]), np.array([True, False])
     first.reset(np.zeros((2, 1)))
     first.step(np.zeros(2), np.ones((2, 1)), np.zeros(2), yes, no, {})
@@ -226,7 +236,7 @@ def test_a_writer_goes_on_from_its_state() -> None:
 
 
 def test_misuse_is_explained() -> None:
-    writer, no = TransitionWriter(2, AutoresetMode.SAME_STEP), np.zeros(2, bool)
+    writer, no = TransitionWriter(a_fleet(AutoresetMode.SAME_STEP)), np.zeros(2, bool)
     with pytest.raises(InvalidArgument, match="before the first reset"):
         writer.step(no, np.zeros((2, 1)), no, no, no, {})
     with pytest.raises(InvalidArgument, match="1 of 2 sub-environments"):
@@ -234,5 +244,26 @@ def test_misuse_is_explained() -> None:
     writer.reset(np.zeros((2, 1)))
     with pytest.raises(InvalidArgument, match="3 rows of observations for 2"):
         writer.step(no, np.zeros((3, 1)), no, no, no, {})
-    with pytest.raises(InvalidArgument, match="final_observations=fleet"):
-        writer.step(no, np.zeros((2, 1)), no, ~no, no, {})
+
+
+def test_observations_of_dicts_are_packed_those_of_ended_episodes_too() -> None:
+    class Named(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Dict(steps=gym.spaces.Box(0, 9, (1,), np.float32))
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, **options: Any) -> Any:
+            self.steps = 0
+            return {"steps": np.zeros(1, np.float32)}, {}
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            return {"steps": np.full(1, self.steps, np.float32)}, 0.0, self.steps == 2, False, {}
+
+    with envfleet.make(Named, 2, backend="serial", autoreset_mode="SAME_STEP") as fleet:
+        writer, found = TransitionWriter(fleet), []
+        writer.reset(fleet.reset(seed=0)[0])
+        for _ in range(3):
+            actions = np.zeros(2, np.int64)
+            found.append(writer.step(actions, *fleet.step(actions)))
+    pairs = [(one.observations.view(np.float32)[0, 0], one.next_observations.view(np.float32)[0, 0]) for one in found]
+    assert pairs == [(0, 1), (1, 2), (0, 1)]
