@@ -13,24 +13,6 @@ from torch import Tensor, nn
 from envfleet.errors import InvalidArgument
 
 
-class DiscreteChoices:
-    """The actions of a `Discrete` space."""
-
-    def __init__(self, space: spaces.Discrete[Any]) -> None:
-        self._start, self._count = int(space.start), int(space.n)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the actions of these numbers, int64 `(N,)`."""
-        return indices + self._start
-
-    def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the numbers of these actions, from 0, `(N,)`."""
-        return np.asarray(actions, np.int64) - self._start
-
-
 class ActionTable:
     """Some continuous actions, so that an agent for discrete ones can play.
 
@@ -47,7 +29,7 @@ class ActionTable:
     """
 
     def __init__(self, actions: ArrayLike) -> None:
-        self.actions: NDArray[np.float32] = np.array(actions, np.float32)
+        self.actions: NDArray[Any] = np.array(actions, np.float32)
         self.actions.setflags(write=False)
         if self.actions.ndim < 2 or len(np.unique(self.actions, axis=0)) != len(self.actions):
             raise InvalidArgument(
@@ -59,8 +41,9 @@ class ActionTable:
         return len(self.actions)
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the actions of these numbers, float32 `(N, …)`."""
-        return self.actions[indices]
+        """Return the actions of these numbers, `(N, …)`."""
+        actions: NDArray[Any] = self.actions[indices]
+        return actions
 
     def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
         """Return the numbers of these actions, `(N,)`.
@@ -81,8 +64,16 @@ class ActionTable:
         return numbers
 
 
-Choices = DiscreteChoices | ActionTable
-"""A finite number of actions."""
+class DiscreteChoices(ActionTable):
+    """The actions of a `Discrete` space, as a table of its numbers, int64 `(K,)`."""
+
+    def __init__(self, space: spaces.Discrete[Any]) -> None:
+        self._start = int(space.start)
+        self.actions = np.arange(self._start, self._start + int(space.n))
+
+    def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the numbers of these actions, from 0, `(N,)`."""
+        return np.asarray(actions, np.int64) - self._start
 
 
 class Bounds:
@@ -129,9 +120,9 @@ class BestChoice(nn.Module):
 
     actions: Tensor
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: ActionTable) -> None:
         super().__init__()
-        self.register_buffer("actions", torch.from_numpy(np.array(choices.take(np.arange(len(choices))))))
+        self.register_buffer("actions", torch.from_numpy(choices.actions.copy()))
 
     def forward(self, outputs: Tensor) -> Tensor:
         """`(N, choices)` to actions, `(N, …)`."""
@@ -162,7 +153,7 @@ class BestInBounds(nn.Module):
         return torch.minimum(torch.maximum(actions.to(self.low.dtype), self.low), self.high)
 
 
-def choices_of(space: spaces.Space[Any] | ActionTable) -> Choices:
+def choices_of(space: spaces.Space[Any] | ActionTable) -> ActionTable:
     """Return what can be chosen of a discrete space or a table.
 
     Raises:

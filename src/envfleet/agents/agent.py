@@ -287,10 +287,6 @@ class SlabAgent(Agent[Config]):
         """Return the policy as a network that rollouts of kernels compile; `None` if it is none."""
         return None
 
-    def draw_seed(self) -> int:
-        """Return a seed for the draws of a compiled policy, below 2**32."""
-        return int(self.random.numpy.integers(2**32))
-
 
 def _states(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part.state_dict() for name, part in parts.items()}

@@ -60,11 +60,7 @@ def load_agent(
     """
     path = find_checkpoint(path)
     payload = saving.read(path)
-    name = payload.get("agent", "")
-    if name not in AGENTS and ":" not in name:
-        found = f"a {name}" if name else "no agent"
-        raise InvalidArgument(f"{path} holds {found}, expected one of {', '.join(AGENTS)}, or 'module:Name'")
-    kind = find_agent(name, f"the agent in {path}")
+    kind = find_agent(payload.get("agent", ""), f"the agent in {path}")
     config = {key: tuple(value) if isinstance(value, list) else value for key, value in payload["config"].items()}
     agent = kind(
         saving.decode_space(payload["observation_space"]),

@@ -174,6 +174,7 @@ class Collector:
         if policy is None:
             rollout = fleet.rollout(agent.act_batch, num_steps)
         else:
-            rollout = self._rollout = fleet.rollout(policy, num_steps, seed=agent.draw_seed(), out=self._rollout)
+            seed = int(agent.random.numpy.integers(2**32))
+            rollout = self._rollout = fleet.rollout(policy, num_steps, seed=seed, out=self._rollout)
         self.episodes = rollout.episodes
         return Slab.from_rollout(rollout)
