@@ -149,13 +149,19 @@ def workspace(rows: int, *layers: NDArray[np.int64]) -> Workspace:
 def _join(tensors: Sequence[Tensor]) -> Tensor:
     """Return one array of all tensors, which are views of it from now on."""
     sizes, first = [tensor.numel() for tensor in tensors], tensors[0].data
-    places = itertools.accumulate((first.element_size() * size for size in sizes), initial=first.data_ptr())
-    if all(tensor.data_ptr() == place for tensor, place in zip(tensors, places, strict=False)):
+    places = itertools.accumulate(sizes, initial=int(first.storage_offset()))
+    if all(_is_at(tensor, first, place) for tensor, place in zip(tensors, places, strict=False)):
         return first.as_strided((sum(sizes),), (1,))  # they are one already
     buffer = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
     for tensor, part in zip(tensors, torch.split(buffer, sizes), strict=True):
         tensor.data = part.view(tensor.shape)
     return buffer
+
+
+def _is_at(tensor: Tensor, first: Tensor, place: int) -> bool:
+    """Return whether a tensor is a part of another one's memory, beginning there."""
+    is_shared = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+    return is_shared and tensor.storage_offset() == place and tensor.is_contiguous()
 
 
 class Means:

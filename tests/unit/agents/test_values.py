@@ -84,11 +84,25 @@ def test_descending_is_torchs_adam(max_norm: float | None) -> None:
 
 
 def test_the_layout_of_parameters_makes_no_difference() -> None:
-    rows = torch.randn(5, 2)
-    turned, plain = nn.Parameter(torch.arange(6.0).view(2, 3).T), nn.Parameter(torch.arange(6.0).view(2, 3).T.clone())
+    slopes = torch.randn(3, 2)
+    turned, plain = (
+        nn.Parameter(torch.arange(6.0).view(2, 3).T),
+        nn.Parameter(torch.arange(6.0).view(2, 3).T.contiguous()),
+    )
     for parameter in (turned, plain):
-        Adam([parameter], 0.1, max_norm=None).descend((parameter @ rows.T).square().sum())
+        optimiser = Adam([parameter], 0.1, max_norm=None)
+        for _ in range(3):
+            optimiser.descend((parameter.square() * slopes).sum())
     assert torch.equal(turned, plain)
+    assert not torch.equal(turned, torch.arange(6.0).view(2, 3).T)
+
+
+def test_parameters_that_lie_side_by_side_by_chance_are_joined() -> None:
+    """As those of two networks on a GPU, whose allocator cuts its memory into pieces without gaps."""
+    both = np.arange(8, dtype=np.float32)
+    first, second = torch.from_numpy(both[:4]), torch.from_numpy(both[4:])
+    assert first.data_ptr() + 16 == second.data_ptr()
+    assert Flat([first, second]).tensor.tolist() == list(range(8))
 
 
 def test_the_density_of_a_squashed_action_is_torchs() -> None:
