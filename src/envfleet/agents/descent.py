@@ -70,12 +70,12 @@ class Adam(Flat):
     ) -> None:
         super().__init__(parameter for parameter in parameters if parameter.requires_grad)
         self.learning_rate, self._max_norm, self._epsilon, self.count = learning_rate, max_norm, epsilon, 0
-        self.means, self.squares = torch.zeros_like(self._tensor), torch.zeros_like(self._tensor)
-        self._gradients = np.zeros(len(self._tensor), np.float32)  # of compiled code
+        self.means, self.squares, self._gradient = (torch.zeros_like(self._tensor) for _ in range(3))
 
     def descend(self, loss: Tensor) -> None:
         """Take one step down a loss, with gradients of these parameters only."""
-        gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])
+        parts = torch.autograd.grad(loss, self.parameters)
+        gradient = torch.cat([part.reshape(-1) for part in parts], out=self._gradient)
         if self._max_norm is not None:
             gradient *= (self._max_norm / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0)
         self.step(gradient)
@@ -107,9 +107,9 @@ class Adam(Flat):
             layers: Of the networks whose parameters these are; see `layers_of`.
         """
         self.count += 1
-        moments = (self.means.numpy(), self.squares.numpy())
+        arrays = (self.values, self._gradient.numpy(), self.means.numpy(), self.squares.numpy())
         settings = (self.learning_rate, self._epsilon, self._max_norm or 0.0)
-        return Learned(self.values, self._gradients, *moments, layers, self.count, *settings)
+        return Learned(*arrays, layers, self.count, *settings)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
