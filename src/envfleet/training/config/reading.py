@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -9,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gymnasium import spaces
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 from envfleet.training.config.opponents import SCRIPTED, TAGS
+from envfleet.training.config.phases import Environment
 from envfleet.training.config.run import RunConfig
 from envfleet.training.config.section import describe_unknown
 from envfleet.training.events import find_observers
@@ -119,6 +123,7 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         config = RunConfig.model_validate({name: value for name, value in data.items() if name != "$schema"})
         agent_config(config)
         find_observers(config.observers)
+        _check_actions(config)
     except ValidationError as error:
         raise InvalidArgument(_explain(error, source)) from None
     except InvalidArgument as error:
@@ -215,6 +220,42 @@ def _values(config: RunConfig, accepted: list[str]) -> dict[str, Any]:
     if "warmup" in accepted:
         values["warmup"] = config.training.warmup_steps
     return values
+
+
+def _check_actions(config: RunConfig) -> None:
+    """Check that DDDQN plays by numbered actions, or by those of a game that has a table of them.
+
+    For DDDQN an environment that is no known game is made once, to look at its actions.
+
+    Raises:
+        InvalidArgument: Its actions are continuous, or it cannot be made.
+    """
+    agent, place = config.agent, config.curriculum.phases[0].environment
+    if agent.type != "DDDQN" or place.is_remote:
+        return
+    game = find_game(place.id, place.kwargs)
+    if game is None:
+        space = _actions_of(place)
+    elif game.action_table(agent.action_fineness, agent.action_combined, place.settings) is None:
+        space = game.action_space
+    else:
+        return
+    if isinstance(space, spaces.Box):
+        raise InvalidArgument(
+            f"agent.type is 'DDDQN', which chooses among numbered actions, but {place.id!r} has continuous ones, "
+            f"{space}: take SAC, TD3 or PPO"
+        )
+
+
+def _actions_of(place: Environment) -> spaces.Space[Any]:
+    try:
+        with contextlib.closing(place.make()) as env:
+            return env.action_space
+    except Exception as error:
+        raise InvalidArgument(
+            f"curriculum.phases[0].environment.id is {place.id!r}, which cannot be made ({error}): check its id and "
+            "kwargs"
+        ) from error
 
 
 def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import Transitions
@@ -18,7 +17,7 @@ from envfleet.agents.descent import Means
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training import events
-from envfleet.training.arena.building import action_table_of, make_agent
+from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage, int_of
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
@@ -79,7 +78,6 @@ class Trainer:
                 closing.callback(observer.close)
             self._stage = Stage(config, self.options, (for_envs, for_opponents), self._watch)
             closing.callback(lambda: self._stage.arena.close())  # noqa: PLW0108  # the arena of the last phase
-            _check_actions(config, self._stage)
             seed, is_new = int_of(for_agent), not is_resumed
             self.agent = make_agent(config, self.options, self._stage, seed=seed, takes_weights=is_new)
             self._learner = make_learner(self.agent, config)
@@ -338,21 +336,6 @@ class Trainer:
     def times(self) -> events.Times:
         """Return where the seconds of this sitting went."""
         return self._watch.times
-
-
-def _check_actions(config: RunConfig, stage: Stage) -> None:
-    """Check that DDDQN plays by numbered actions, or by those of a game that has a table of them.
-
-    Raises:
-        InvalidArgument: Its actions are continuous.
-    """
-    space = stage.arena.single_action_space
-    has_numbers = config.agent.type != "DDDQN" or action_table_of(config, stage.game) is not None
-    if not has_numbers and isinstance(space, spaces.Box):
-        raise InvalidArgument(
-            "agent.type is 'DDDQN', which chooses among numbered actions, but "
-            f"{config.curriculum.phases[0].environment.id!r} has continuous ones, {space}: take SAC, TD3 or PPO"
-        )
 
 
 def _check_finite(observations: NDArray[Any], packing: Packing, env_indices: NDArray[np.int64]) -> None:

@@ -18,6 +18,12 @@ from envfleet.training.config import (
     read_config,
 )
 
+
+def one_player(env: str, **kwargs: Any) -> dict[str, Any]:
+    phase = {"name": "a", "episodes": 1, "environment": {"id": env, "kwargs": kwargs}}
+    return {"curriculum": {"phases": [phase]}, "agent": {"type": "DDDQN"}}
+
+
 GAMES = ("curriculum", "phases", 1)
 MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "opponent": (
@@ -83,6 +89,18 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "two environments": (
         lambda: changed(*GAMES, "environment", {"keep_mode": False}),
         r"curriculum phase 'games' plays 'hockey' with keep_mode=False, phase 'shooting' .* expected the same in all",
+    ),
+    "numbered actions": (
+        lambda: one_player("Pendulum-v1"),
+        r"agent.type is 'DDDQN', which chooses among numbered actions, but 'Pendulum-v1' has continuous ones, Box.*SAC",
+    ),
+    "numbered actions of a kernel": (
+        lambda: one_player("envfleet/Pendulum-v1"),
+        r"agent.type is 'DDDQN', .* but 'envfleet/Pendulum-v1' has continuous ones",
+    ),
+    "numbered actions of nothing": (
+        lambda: one_player("Pendulum-v1", wind=3),
+        r"curriculum.phases\[0\].environment.id is 'Pendulum-v1', which cannot be made \(.*wind.*check its id",
     ),
     "opponent of one player": (
         lambda: changed(*GAMES, "environment", {"id": "Pendulum-v1"}),

@@ -331,11 +331,6 @@ def test_options_that_cannot_be_are_refused() -> None:
             trained(parse_config(data))
 
 
-def test_dddqn_refuses_continuous_actions_and_says_which_agents_take_them() -> None:
-    with pytest.raises(InvalidArgument, match=r"but 'envfleet/Pendulum-v1' has continuous ones, Box.*take SAC"):
-        trained(config_of({"transitions": 4}, env="envfleet/Pendulum-v1"))
-
-
 def test_gymnasium_ids_may_name_the_module_that_registers_them() -> None:
     assert trained(config_of({"transitions": 4}, env="gymnasium:CartPole-v1")).transitions == 4
 
