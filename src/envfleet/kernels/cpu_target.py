@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from envfleet.kernels.buffers import Buffer
-from envfleet.kernels.rollouts.policy_source import PolicySource
+from envfleet.kernels.rollouts.policy_source import PolicySource, choose_text, scratch_size
 from envfleet.kernels.source import SAME_STEP, Source, deeper, indent, names_of
 
 NUM_ROWS, LIMIT, MODE, NOW, FIRST_ADDRESS = 0, 1, 2, 3, 4
@@ -53,7 +53,7 @@ class CpuTarget:
     def text(self) -> str:
         """Return the whole module."""
         if self._policy is not None:
-            parts = [self._policy.text, self._rollout(self._policy)]
+            parts = [choose_text(self._policy) if self._policy.lines else "", self._rollout(self._policy)]
         else:
             parts = [self._advance(), self._begin(), self._renew(), self._step(), self._reset(), self._observe()]
         header = HEADER.format(name=self._plan.spec.name)
@@ -223,7 +223,7 @@ def observe(table, start, stop):
 def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{saved}, start, stop):
     n, mode, count, table = first[{NUM_ROWS}], first[{MODE}], 0, first.copy()
     generators = np.empty({TILE_ROWS if policy.is_drawing else 0}, dtype_rng)
-    scratch = np.empty({policy.scratch_size + 16}, np.float32)
+    scratch = np.empty({scratch_size(policy.sizes) + 16}, np.float32)
     scratch = scratch[(64 - np.int64(scratch.ctypes.data) % 64) // 4 :]
     for low in range(start, stop, {TILE_ROWS}):
         m = min({TILE_ROWS}, stop - low)
@@ -263,7 +263,7 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{
         return lines
 
     def _choose(self, policy: PolicySource) -> list[str]:
-        if not policy.text:
+        if not policy.lines:
             return []
         arguments = "m, observations, actions.reshape(actions.size), log_probs, generators, inputs, scratch"
         lines = ["log_probs = numba.carray(pointer_at(slabs[2] + 4 * at), m, np.float32)"]
