@@ -97,7 +97,7 @@ class Rollout:
             gae_lambda: Weight of longer estimates.
 
         Returns:
-            Advantages and returns, float32 `(T, N)`.
+            Advantages and returns, float32 `(T, N)`; on the host, whatever the device of the rollout.
 
         Raises:
             InvalidArgument: There are no values.
@@ -106,13 +106,16 @@ class Rollout:
         """
         if self.values is None or self.next_values is None:
             raise InvalidArgument("a rollout without values: roll out a network that has a critic, MLP(…, critic=…)")
-        goes_on = np.float32(gamma) * ~self.terminated
-        deltas = self.rewards.astype(np.float32) + goes_on * self.next_values - self.values
-        deltas[self.is_reset] = 0.0
-        weights = np.float32(gamma * gae_lambda) * ~(self.terminated | self.truncated | self.is_reset)
+        names = ("rewards", "terminated", "truncated", "is_reset", "values", "next_values")
+        rewards, terminated, truncated, is_reset, values, next_values = (
+            np.asarray(getattr(self, one)) for one in names
+        )
+        deltas = rewards.astype(np.float32) + np.float32(gamma) * ~terminated * next_values - values
+        deltas[is_reset] = 0.0
+        weights = np.float32(gamma * gae_lambda) * ~(terminated | truncated | is_reset)
         for t in range(len(deltas) - 2, -1, -1):
             deltas[t] += weights[t] * deltas[t + 1]
-        return deltas, deltas + self.values
+        return deltas, deltas + values
 
     @property
     def observations(self) -> Any:

@@ -68,7 +68,7 @@ class CpuBatch(BatchBase):
         for name, value in spec.state.defaults.items():
             self.write(name, value)
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
-        self._finals = Block(plan.finals, num_envs if self._is_same_step else 1)
+        self._finals = Block(plan.finals, num_envs if self.is_same_step else 1)
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
         self.num_threads = count_threads(num_envs, options.workers)
         self.crew = Crew(self.num_threads, num_envs)

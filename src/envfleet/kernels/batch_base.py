@@ -74,8 +74,8 @@ class BatchBase(abc.ABC):
     ) -> None:
         self.spec, self.num_envs, self._plan = spec, num_envs, BufferPlan(spec)
         self._limit, self._mode = limit or _NO_LIMIT, MODES[options.autoreset_mode]
-        self._is_same_step = self._mode == SAME_STEP
-        self._has_final_infos = options.final_infos and self._is_same_step
+        self.is_same_step = self._mode == SAME_STEP
+        self._has_final_infos = options.final_infos and self.is_same_step
         self._gathers_ended = options.record_episodes or self._has_final_infos
         self._params = check_params(spec, num_envs, {**spec.params.defaults, **params})
 

@@ -252,13 +252,11 @@ class KernelEngine(seam.Engine):
         check_rollout(mode, num_steps, out)
         if callable(policy) or (self._kernel.action.parts and not isinstance(policy, MLP)):
             return step_rollout(self, policy, num_steps, seed, out)
-        if self.traits.device != "cpu":
-            raise InvalidArgument(f"rollout runs on the CPU, this fleet on {self.traits.device!r}: call step in a loop")
         start_ns = time.perf_counter_ns()
-        rollout = run_rollout(self._batch, policy, num_steps, autoreset_mode=mode, seed=seed, out=out)
+        rollout = run_rollout(self._batch, policy, num_steps, seed=seed, out=out)
         self._steps += num_steps * self._num_envs
         self._step_ns += time.perf_counter_ns() - start_ns
-        self._observations = rollout.memory.outputs[0][-1]
+        self._observations = rollout.memory[1].outputs[0][-1]
         return rollout
 
     def episodes(self) -> EpisodeStatus:

@@ -29,7 +29,7 @@ class Source:
         plan: Its buffers.
         has_own_params: Every sub-environment has parameters of its own, rather than one set for all.
         truncates: Steps return `truncated`, too.
-        copied: What lies interleaved in memory, so that functions of a row get copies: `"state"`, `"params"`, `"out"`.
+        copied: Records that lie interleaved in memory, so that functions of a row get copies: `"state"`, `"params"`.
 
     Attributes:
         plan: As given.
@@ -37,7 +37,6 @@ class Source:
         is_repeatable: A step may be taken of any row, even one that awaits its reset, and be taken back. One that draws
             or changes the state where it lies cannot be taken back, and one that loops or looks up tables may go
             astray from a state that ended.
-        action: The action of the row.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Source:
         self._is_drawing = reads_argument(plan.spec.step, 2)
         is_split = plan.state.is_split and plan.params.is_split
         self.is_repeatable = is_split and not self._is_drawing and can_be_repeated(plan.spec.step)
-        self.action = "action_row(actions, i)" if plan.spec.action.shape else "actions[i]"
 
     # ------------------------------------------------------------------ records
 
@@ -82,20 +80,22 @@ class Source:
 
     # ------------------------------------------------------------------ what happens to a row
 
-    def step(self, *, is_masked: bool = False) -> list[str]:
+    def step(self, row: str = "i", *, is_masked: bool = False) -> list[str]:
         """Step the row, whose state and parameters are loaded; the state is not stored.
 
         Leaves `earned`, `steps`, `is_terminated` and `is_truncated`.
 
         Args:
+            row: Of the action.
             is_masked: Step rows that are `pending`, too, and take back what comes of it.
         """
         plan, unless = self.plan, " and not pending" if is_masked else ""
         results = "reward, terminates, truncates" if self._truncates else "reward, terminates"
         late = "(steps >= limit or bool(truncates))" if self._truncates else "steps >= limit"
+        action = f"action_row(actions, {row})" if plan.spec.action.shape else f"actions[{row}]"
         return [
             *(self.load(plan.rng) if self._is_drawing else ["rng = new_rng()"]),
-            f"{results} = step_(state, {self.action}, rng, params)",
+            f"{results} = step_(state, {action}, rng, params)",
             *(self.store(plan.rng) if self._is_drawing else []),
             *(f"state.{name} = s_{name}[i] if pending else state.{name}" for name in plan.state.fields if is_masked),
             "steps = elapsed[i] + 1",
@@ -134,15 +134,18 @@ class Source:
             "episode.total = returns[i]",
         ]
 
-    def show(self, prefix: str = "") -> list[str]:
-        """Write observation and infos of the row, whose state is loaded, to the arrays with a prefix to their names."""
+    def show(self, prefix: str = "", row: str = "i", canvas: str = "") -> list[str]:
+        """Write observation and infos of the row, whose state is loaded.
+
+        Args:
+            prefix: Of the names of the arrays.
+            row: Where in them.
+            canvas: What the observation is drawn to, if not to its row.
+        """
         spec = self.plan.spec
-        observations = f"{prefix}observations"
-        out = f"{observations}[i]" if spec.observation.parts else f"observation_row({observations}, i)"
-        lines = [f"observe_(state, {out})"]
-        if "out" in self._copied:
-            lines = [f"seen = cuda.local.array({spec.observation.shape}, dtype_observations)"]
-            lines += ["observe_(state, seen)", f"write_out({observations}, i, seen)"]
+        array = f"{prefix}observations"
+        place = f"{array}[{row}]" if spec.observation.parts else f"observation_row({array}, {row})"
+        lines = [f"observe_(state, {canvas or place})"]
         for name in spec.kernel.info_fields:
             shape = spec.state.dtype[name].shape
             # Element by element, as device code has no memory in which to copy arrays.
@@ -150,8 +153,8 @@ class Source:
                 lines += deeper([f"for k{axis} in range({length}):"], axis)
             index = f"[{', '.join(f'k{axis}' for axis in range(len(shape)))}]"
             info = f"{prefix}i_{name}"
-            copy = f"info_row_{name}({info}, i){index} = state.{name}{index}" if shape else f"{info}[i] = state.{name}"
-            lines += deeper([copy], len(shape))
+            target = f"info_row_{name}({info}, {row}){index}" if shape else f"{info}[{row}]"
+            lines += deeper([f"{target} = state.{name}{index if shape else ''}"], len(shape))
         return lines
 
     def is_wrong(self) -> str:

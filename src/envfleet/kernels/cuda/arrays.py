@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.errors import InvalidArgument
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda
+
+
+def dense_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    """Return the strides of an array in C order, with elements `item` apart."""
+    return tuple(item * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class DeviceArray:
@@ -22,20 +28,24 @@ class DeviceArray:
     threads write them. Strides say so, which torch and CuPy understand; for a library that does not, copy it there:
     `torch.as_tensor(array, device="cuda").contiguous()`.
 
+    `array[2]` and `array[1:9:2]` are views on the device, and single numbers come to the host. All other indices copy
+    the whole to the host first.
+
     Args:
-        data: Its memory, a device array of uint8.
+        data: Its memory, a device array of uint8, from its first element on.
         shape: Its shape.
         dtype: Its dtype.
         stream: On which it is written.
-        room: Rows there is room for, if elements are interleaved; else `None`.
+        strides: Bytes from one entry to the next, along each axis; `None` in C order.
+        whole: The array of which it is a view.
 
     Attributes:
         shape: As given.
         dtype: As given.
-        strides: Bytes from one entry to the next, along each axis.
+        strides: As given.
     """
 
-    __slots__ = ("__weakref__", "_data", "_stream", "dtype", "shape", "strides")
+    __slots__ = ("__weakref__", "_data", "_stream", "_whole", "dtype", "shape", "strides")
 
     def __init__(
         self,
@@ -43,13 +53,11 @@ class DeviceArray:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         stream: Stream = Stream(0),  # noqa: B008  # frozen
-        room: int | None = None,
+        strides: tuple[int, ...] | None = None,
+        whole: DeviceArray | None = None,
     ) -> None:
-        self._data, self._stream, self.shape, self.dtype = data, stream, shape, dtype
-        lengths = shape[1:]
-        first, others = (math.prod(lengths), 1) if room is None else (1, room)
-        steps = (first, *(others * math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))))
-        self.strides = tuple(step * dtype.itemsize for step in steps)
+        self._data, self._stream, self.shape, self.dtype, self._whole = data, stream, shape, dtype, whole
+        self.strides = dense_strides(shape, dtype.itemsize) if strides is None else strides
 
     @property
     def address(self) -> int:
@@ -71,14 +79,18 @@ class DeviceArray:
 
     def numpy(self) -> NDArray[Any]:
         """Copy it to the host, which waits until it is ready."""
-        elements = self._data.copy_to_host(stream=self._stream.of_numba).view(self.dtype)
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        steps = zip(self.shape, self.strides, strict=True)
+        end = self.dtype.itemsize + sum((length - 1) * stride for length, stride in steps)
+        elements = self._data[:end].copy_to_host(stream=self._stream.of_numba).view(self.dtype)
         return np.ascontiguousarray(np.lib.stride_tricks.as_strided(elements, self.shape, self.strides))
 
-    def head(self, count: int) -> NDArray[Any]:
-        """Copy its first entries to the host, `(count,)`, if it has one axis."""
-        data = self._data[: count * self.dtype.itemsize].copy_to_host(stream=self._stream.of_numba)
-        entries: NDArray[Any] = data.view(self.dtype)
-        return entries
+    def by_steps(self, num_rows: int) -> DeviceArray:
+        """View it as `(T, num_rows, …)`."""
+        shape = (len(self) // num_rows, num_rows, *self.shape[1:])
+        strides = (num_rows * self.strides[0], *self.strides)
+        return DeviceArray(self._data, shape, self.dtype, self._stream, strides, self)
 
     def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> DeviceArray:
         """Return some of its rows, as another array on the device, in C order.
@@ -89,17 +101,27 @@ class DeviceArray:
 
         Raises:
             IndexError: There is no such row.
+            InvalidArgument: Its rows have gaps of several sizes, as those of rollouts may have.
         """
         from envfleet.kernels.cuda.gather import BLOCK_THREADS, gather  # needs numba
 
         cuda, target, stream = import_cuda(), cuda_target(), self._stream.of_numba
-        taken = cuda.to_device(np.arange(len(self), dtype=np.int64)[rows], stream=stream)
         shape, size = (len(rows), *self.shape[1:]), math.prod(self.shape[1:])
-        data = cuda.device_array(len(rows) * size * self.dtype.itemsize, np.uint8)
-        addresses = target.address_of(data), self.address, target.address_of(taken)
-        launch = target.launcher(gather, -(-len(rows) * size // BLOCK_THREADS), BLOCK_THREADS, stream)
-        launch(*addresses, len(rows), size, self.dtype.itemsize, self.strides[0], self.strides[-1])
-        return DeviceArray(data, shape, self.dtype, self._stream)
+        data = cuda.device_array(max(1, len(rows) * size * self.dtype.itemsize), np.uint8)
+        taken = DeviceArray(data, shape, self.dtype, self._stream)
+        gaps = {stride // dense for stride, dense in zip(self.strides[1:], taken.strides[1:], strict=True)}
+        if len(gaps) > 1:
+            raise InvalidArgument(
+                f"take() from strides {self.strides}, expected rows with even gaps: take from array[t]"
+            )
+        if len(rows):
+            if not -len(self) <= np.min(rows) <= np.max(rows) < len(self):
+                raise IndexError(f"rows {np.min(rows)} to {np.max(rows)} of an array of {len(self)} on the device")
+            places = cuda.to_device(np.asarray(rows, np.int64) % len(self), stream=stream)
+            launch = target.launcher(gather, -(-len(rows) * size // BLOCK_THREADS), BLOCK_THREADS, stream)
+            addresses = taken.address, self.address, target.address_of(places)
+            launch(*addresses, len(rows), size, self.dtype.itemsize, self.strides[0], self.strides[-1])
+        return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Copy it to the host, for `numpy.asarray`."""
@@ -109,8 +131,19 @@ class DeviceArray:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __getitem__(self, key: Any) -> Any:
-        """Part of it, on the host."""
-        return self.numpy()[key]
+        """View of entries along the first axis; a number, and what other keys choose, on the host."""
+        if isinstance(key, slice):
+            chosen = range(len(self))[key]
+            if chosen.step < 0:
+                return self.numpy()[key]
+            first, shape = chosen.start, (len(chosen), *self.shape[1:])
+            strides = (chosen.step * self.strides[0], *self.strides[1:])
+        elif isinstance(key, (int, np.integer)):
+            first, shape, strides = range(len(self))[key], self.shape[1:], self.strides[1:]
+        else:
+            return self.numpy()[key]
+        view = DeviceArray(self._data[first * self.strides[0] :], shape, self.dtype, self._stream, strides, self)
+        return view if shape else view.numpy()[()]
 
     def __len__(self) -> int:
         return self.shape[0]

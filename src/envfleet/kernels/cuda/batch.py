@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,17 +13,16 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch import Ended
 from envfleet.kernels.batch_base import BatchBase
-from envfleet.kernels.cuda.arrays import DeviceArray
+from envfleet.kernels.cuda.arrays import DeviceArray, dense_strides
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.memory import Piece
-from envfleet.kernels.cuda.target import Layouts, compile_for_cuda
+from envfleet.kernels.cuda.target import MAX_BLOCK_THREADS, Layouts, compile_for_cuda
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec, choice_limits
 from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compiling
+from envfleet.kernels.rollouts.policy_source import PolicySource
 from envfleet.options import Options
-
-MAX_BLOCK_THREADS = 128
 
 
 class CudaBatch(BatchBase):
@@ -56,22 +56,25 @@ class CudaBatch(BatchBase):
         require_cuda()
         cuda, target = import_cuda(), cuda_target()
         super().__init__(spec, num_envs, options, params, limit)
-        threads = min(MAX_BLOCK_THREADS, num_envs)
-        self._grid = -(-num_envs // threads), threads
-        self._stream, self._clear = Stream(options.stream or 0), target.clear
-        layouts = Layouts(self._plan, has_own_params=self._needs_own_params(), has_finals=self._is_same_step)
-        self._kept = Piece(self._stream, layouts.kept, num_envs)
+        self.stream, self._clear = Stream(options.stream or 0), target.clear
+        layouts = self.layouts = Layouts(
+            self._plan, has_own_params=self._needs_own_params(), has_finals=self.is_same_step
+        )
+        self._kept = Piece(self.stream, layouts.kept, num_envs)
         self._room = self._kept.room
-        self._clear(self._kept.data, self._stream.of_numba)
+        self._clear(self._kept.data, self.stream.of_numba)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
 
+        handed = (*self._plan.outputs, *self._plan.finals[: 1 if self.is_same_step else 0])
+
         def make_set() -> OutputSet:
-            piece = Piece(self._stream, layouts.out, num_envs)
-            return OutputSet(piece, [piece.array(name) for name in layouts.out.buffers])
+            piece = Piece(self.stream, layouts.out, num_envs)
+            return OutputSet(piece, [piece.array(one.name) for one in handed])
 
         self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
         self._last = self._pool.take()
+        self.output_names = [one.name for one in self._plan.outputs]
         self._faults = cuda.mapped_array(1, dtype=np.int64)  # memory of the host that the device writes
         self._faults[0] = 0
         self._faults_at = target.address_of(self._faults)
@@ -83,19 +86,25 @@ class CudaBatch(BatchBase):
         """Choose the code for the present parameters, bring them to the device, and compile now."""
         has_own_params = self._needs_own_params()
         layout = Layouts(self._plan, has_own_params=has_own_params).params
-        piece = Piece(self._stream, layout, self.num_envs if has_own_params else 1)
+        piece = Piece(self.stream, layout, self.num_envs if has_own_params else 1)
         self._has_own_params, self._params_piece = has_own_params, piece
         self._write_params(self._params)
         self._program = compile_for_cuda(self.spec, has_own_params)
-        target, stream = cuda_target(), self._stream.of_numba
-        self._launch = target.launcher(self._program.step, *self._grid, stream)
-        self._launch_observe = target.launcher(self._program.observe, *self._grid, stream)
-        launch_reset = target.launcher(self._program.reset, 1, 1, stream)
-        with compiling(self.spec, "CUDA"), target.translating():
+        self._launch = self.launcher(self._program.step, self.num_envs)
+        self._launch_observe = self.launcher(self._program.observe, self.num_envs)
+        self._launch_policy: dict[PolicySource, Any] = {}
+        with compiling(self.spec, "CUDA"), cuda_target().translating():
             out = place = self._last.place.address
-            launch_reset(self._kept.address, piece.address, out, place, place, place, 0, self._room, 0)
-            self._launch_observe(self._kept.address, out, 0, self._room)
-            self._launch_step(self._last, self._actions_home_at, 0, num_rows=0)
+            self.launcher(self._program.reset, 1)(
+                self._kept.address, piece.address, place, place, place, 0, self._room, 0
+            )
+            self._launch_observe(self._kept.address, out, 0, self._room, self._room)
+            self._launch_step(self._launch, self._last.place, self._actions_home_at, 0, num_rows=0)
+
+    def launcher(self, entry: Any, count: int) -> Any:
+        """Return what launches an entry point for so many rows."""
+        threads = min(MAX_BLOCK_THREADS, count)
+        return cuda_target().launcher(entry, -(-count // threads), threads, self.stream.of_numba)
 
     # ------------------------------------------------------------------ stepping
 
@@ -114,32 +123,26 @@ class CudaBatch(BatchBase):
             mean something.
         """
         self._check_faults()
-        cuda, target, stream, count = import_cuda(), cuda_target(), self._stream.of_numba, len(rows)
+        cuda, target, stream, count = import_cuda(), cuda_target(), self.stream.of_numba, len(rows)
         sent = [cuda.to_device(values, stream=stream) for values in (rows, seeds, is_seeded.view(np.uint8))]
-        out = self._pool.take()
-        threads = min(MAX_BLOCK_THREADS, count)
-        launch = target.launcher(self._program.reset, -(-count // threads), threads, stream)
-        launch(
+        self.launcher(self._program.reset, count)(
             self._kept.address,
             self._params_piece.address,
-            out.place.address,
             *map(target.address_of, sent),
             count,
             self._room,
             time.perf_counter_ns(),
         )
-        if count < self.num_envs:
-            self._observe_to(out)
-        return self._hand(out)
+        return self.observe()
 
     def observe(self) -> tuple[DeviceArray, ...]:
         """Return the same arrays, of which observations and infos mean something."""
         out = self._pool.take()
-        self._observe_to(out)
+        self._observe_to(out.place)
         return self._hand(out)
 
-    def _observe_to(self, out: OutputSet) -> None:
-        self._launch_observe(self._kept.address, out.place.address, self.num_envs, self._room)
+    def _observe_to(self, out: Piece) -> None:
+        self._launch_observe(self._kept.address, out.address, self.num_envs, self._room, out.room)
 
     def _hand(self, out: OutputSet) -> tuple[DeviceArray, ...]:
         return tuple(out.arrays[: len(self._plan.outputs)])
@@ -161,77 +164,109 @@ class CudaBatch(BatchBase):
                 step had such a one on the device.
         """
         self._check_faults()
-        interface = getattr(actions, "__cuda_array_interface__", None)
-        if interface is None:
-            self._actions_home.copy_to_device(self._take_host(actions), stream=self._stream.of_numba)
-        address = self._actions_home_at if interface is None else self._take_device(interface)
+        if hasattr(actions, "__cuda_array_interface__"):
+            address = self.take_device(actions, (self.num_envs,))
+        else:
+            self._actions_home.copy_to_device(self.take_host(actions, (self.num_envs,)), stream=self.stream.of_numba)
+            address = self._actions_home_at
         out = self._pool.take()
-        self._launch_step(out, address, now, num_rows=self.num_envs)
+        self._launch_step(self._launch, out.place, address, now, num_rows=self.num_envs)
         self._last = out
-        return self._hand(out), self._gather(out, now) if self._gathers_ended else None
+        return self._hand(out), self._gather(out.place, now) if self._gathers_ended else None
 
-    def _take_host(self, actions: Any) -> NDArray[Any]:
-        """Check actions of the host."""
-        array, limits = convert_actions(self.spec, actions, (self.num_envs,)), choice_limits(self.spec.action_space)
+    def take_host(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
+        """Check actions of the host, one for each of the leading dimensions."""
+        array, limits = convert_actions(self.spec, actions, leading), choice_limits(self.spec.action_space)
         if limits is None:
             wrong = np.isnan(array)
         else:
             low, high = (bound.reshape(self.spec.action.shape) for bound in limits)
             wrong = (array < low) | (array >= high)
         if wrong.any():
-            place = int(np.argmax(wrong.reshape(len(array), -1).any(axis=1)))
-            refuse_action(self.spec.action_space, array, (len(array),), place)
+            place = int(np.argmax(wrong.reshape(math.prod(leading), -1).any(axis=1)))
+            refuse_action(self.spec.action_space, array, leading, place)
         return array
 
-    def _take_device(self, interface: dict[str, Any]) -> int:
+    def take_device(self, actions: Any, leading: tuple[int, ...]) -> int:
         """Check the form of actions of the device; returns their address."""
-        home = self._actions_home
+        interface, form = actions.__cuda_array_interface__, self.spec.action
+        expected = (*leading, *form.shape)
         shape, dtype, strides = tuple(interface["shape"]), np.dtype(interface["typestr"]), interface.get("strides")
-        if shape != home.shape:
-            raise InvalidArgument(f"actions have shape {shape}, expected {home.shape}: one action per sub-environment")
-        if dtype != home.dtype:
+        if shape != expected:
+            raise InvalidArgument(f"actions have shape {shape}, expected {expected}: one action per sub-environment")
+        if dtype != form.dtype:
             raise InvalidArgument(
-                f"actions on the device have dtype {dtype}, expected {home.dtype}: convert them there, as with "
-                f"torch's actions.to(torch.{home.dtype})"
+                f"actions on the device have dtype {dtype}, expected {form.dtype}: convert them there, as with "
+                f"torch's actions.to(torch.{form.dtype})"
             )
-        if strides is not None and tuple(strides) != tuple(home.strides):
+        if strides is not None and tuple(strides) != dense_strides(shape, dtype.itemsize):
             raise InvalidArgument("actions on the device are not contiguous: pass actions.contiguous()")
-        self._stream.follow(interface.get("stream"))
+        self.stream.follow(interface.get("stream"))
         return int(interface["data"][0])
 
-    def _launch_step(self, out: OutputSet, actions_at: int, now: int, *, num_rows: int) -> None:
-        self._clear(out.place.count, self._stream.of_numba)
-        self._launch(
+    def roll_out(self, policy: PolicySource, out: Piece, actions_at: int, num_steps: int, *given: int) -> None:
+        """Take many steps in one launch.
+
+        Args:
+            policy: What chooses the actions, or that they are given.
+            out: For results of all steps, observations of one step more.
+            actions_at: Address of the actions, which the policy writes.
+            num_steps: T.
+            *given: What the policy needs: addresses of its inputs and for log-probabilities, and its seed.
+        """
+        launch, form = self._launch, (num_steps, self.num_envs, *given)
+        if policy.lines and policy not in self._launch_policy:
+            program = compile_for_cuda(self.spec, self._has_own_params, policy)
+            self._launch_policy[policy] = self.launcher(program.step, self.num_envs)
+            with compiling(self.spec, "rollouts on CUDA"), cuda_target().translating():
+                self._launch_step(self._launch_policy[policy], out, actions_at, 0, num_rows=0, form=form)
+        if policy.lines:
+            launch = self._launch_policy[policy]
+        self._observe_to(out)
+        self._launch_step(launch, out, actions_at, time.perf_counter_ns(), num_rows=self.num_envs, form=form)
+
+    def _launch_step(
+        self, launch: Any, out: Piece, actions_at: int, now: int, *, num_rows: int, form: tuple[int, ...] = (1, 0)
+    ) -> None:
+        self._clear(out.count, self.stream.of_numba)
+        launch(
             self._kept.address,
             self._params_piece.address,
-            out.place.address,
+            out.address,
             actions_at,
             self._faults_at,
             num_rows,
             self._room,
             self._limit,
             self._mode,
+            out.room,
+            *form,
             now,
         )
 
-    def _gather(self, out: OutputSet, now: int) -> Ended | None:
-        """Copy the episodes that ended in a step to the host."""
-        count = int(out.place.count.copy_to_host(stream=self._stream.of_numba).view(np.int64)[0])
-        self._check_faults()  # now that the step is through
-        if count == 0:
+    def ended(self, out: Piece) -> NDArray[Any]:
+        """Copy the episodes that ended in a launch to the host, by ascending row; waits for it."""
+        count = int(out.count.copy_to_host(stream=self.stream.of_numba).view(np.int64)[0])
+        self._check_faults()
+        episodes: NDArray[Any] = out.array("ended")[:count].numpy()
+        return episodes[np.argsort(episodes["row"])]
+
+    def _gather(self, out: Piece, now: int) -> Ended | None:
+        """Copy what a step leaves of ended episodes to the host."""
+        episodes = self.ended(out)
+        if len(episodes) == 0:
             return None
-        ended, *finals = out.arrays[len(self._plan.outputs) :]
-        episodes = ended.head(count)
-        episodes = episodes[np.argsort(episodes["row"])]
         if not self._has_final_infos:
             return Ended(episodes, now, None, {})
-        observations, *infos = (array.numpy()[episodes["row"]] for array in finals)
+        finals = (out.array(one.name).take(episodes["row"]).numpy() for one in self._plan.finals)
+        observations, *infos = finals
         return Ended(episodes, now, observations, dict(zip(self.spec.kernel.info_fields, infos, strict=True)))
 
     def _check_faults(self) -> None:
-        row = int(self._faults[0]) - 1
-        if row >= 0:
+        place = int(self._faults[0]) - 1
+        if place >= 0:
             self._faults[0] = 0
+            row = place % self.num_envs
             raise InvalidArgument(
                 f"in an earlier step the action of sub-environment {row} was not in {self.spec.action_space}: it was "
                 "not stepped, and its reward was NaN; check actions on the device before they are passed"
@@ -242,7 +277,7 @@ class CudaBatch(BatchBase):
     @property
     def final_observations(self) -> DeviceArray:
         """The last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
-        array: DeviceArray = self._last.arrays[len(self._plan.outputs) + 1]
+        array: DeviceArray = self._last.arrays[len(self._plan.outputs)]
         return array
 
     def kept(self, name: str) -> NDArray[Any]:

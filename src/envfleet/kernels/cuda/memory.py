@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import OutOfMemory
 from envfleet.kernels.buffers import Buffer
-from envfleet.kernels.cuda.arrays import DeviceArray
+from envfleet.kernels.cuda.arrays import DeviceArray, dense_strides
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda
 
 HEADER_BYTES = 128
@@ -109,8 +109,8 @@ class Piece:
             if "OUT_OF_MEMORY" not in str(error):
                 raise
             raise OutOfMemory(
-                f"{num_rows} sub-environments need {size_bytes / 1e9:.2f} GB of device memory in one piece, which "
-                "there is not: make fewer"
+                f"{num_rows} rows need {size_bytes / 1e9:.2f} GB of device memory in one piece, which there is "
+                "not: make fewer sub-environments, or take fewer steps in a rollout"
             ) from error
         self.address, self.count = cuda_target().address_of(self.data), self.data[:COUNT_BYTES]
 
@@ -120,10 +120,11 @@ class Piece:
 
     def array(self, name: str) -> DeviceArray:
         """Return a buffer as an array of its elements, `(num_rows, …)`, on the device."""
-        layout = self.layout
-        room = None if name in layout.packed else self.room
-        shape = (self.num_rows, *layout.shape(name))
-        return DeviceArray(self.bytes_of(name), shape, layout.element(name), self._stream, room)
+        layout, element, lengths = self.layout, self.layout.element(name), self.layout.shape(name)
+        strides = None
+        if name not in layout.packed:
+            strides = (element.itemsize, *dense_strides(lengths, element.itemsize * self.room))
+        return DeviceArray(self.bytes_of(name), (self.num_rows, *lengths), element, self._stream, strides)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         buffer = self.layout.buffers[name]

@@ -1,9 +1,9 @@
 """The source of policies and of value functions: what is done for one row, and around it on the CPU.
 
-A `PolicySource` has lines that choose the action of one row, whatever the target. On the CPU networks go through blocks of
-rows, and `choose(m, observations, actions, log_probs, generators, inputs, scratch)` writes the actions of `m` rows that
-lie one after the other, and their log-probabilities if there are any: flat observations and actions, a generator per
-row, the policy's numbers and scratch memory, both float32.
+A `PolicySource` has lines that choose the action of one row, whatever the target. On the CPU networks go through blocks
+of rows, and `choose(m, observations, actions, log_probs, generators, inputs, scratch)` writes the actions of `m` rows
+that lie one after the other, and their log-probabilities if there are any: flat observations and actions, a generator
+per row, the policy's numbers and scratch memory, both float32.
 """
 
 from __future__ import annotations

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import secrets
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument, OutOfMemory
 from envfleet.fleet.checks import check_whole
 from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 from envfleet.kernels.batch import CpuBatch
-from envfleet.kernels.buffers import ENDED_DTYPE, BufferPlan
+from envfleet.kernels.buffers import ENDED_DTYPE
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, HEADER, CpuTarget
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
@@ -27,12 +27,11 @@ from envfleet.kernels.source import Source
 
 
 class Slabs:
-    """Memory of a rollout; owns its arrays.
+    """A rollout on the CPU: its memory, and how it is run.
 
     Args:
-        plan: The kernel's buffers.
+        batch: Whose rollout it is, or a later one of the same form.
         num_steps: T.
-        num_envs: N.
 
     Attributes:
         outputs: An array for each of the outputs, `(T, N, …)`; the first, observations, `(T + 1, N, …)`.
@@ -41,14 +40,11 @@ class Slabs:
         log_probs: float32 `(T, N)`, for actions that are drawn by a network.
         values: float32 `(T + 1, N)`, for networks with a critic.
         next_values: float32 `(T, N)`, likewise.
-        ended: Room for all episodes that may end, `(N * T,)`; what no episode touches takes no memory.
-        ended_steps: Likewise for the step in which each ended.
-        finals: Likewise for what a reset replaces in `SAME_STEP`, `(N * T, elements)`.
     """
 
-    def __init__(self, plan: BufferPlan, num_steps: int, num_envs: int) -> None:
-        form = self.form = (num_steps, num_envs)
-        self.spec = spec = plan.spec
+    def __init__(self, batch: CpuBatch, num_steps: int) -> None:
+        plan, num_envs, spec = batch.program.plan, batch.num_envs, batch.spec
+        form = num_steps, num_envs
         try:
             lengths = [num_steps + 1] + [num_steps] * (len(plan.outputs) - 1)
             self.outputs = [
@@ -59,132 +55,144 @@ class Slabs:
             self.is_reset = np.empty(form, np.bool_)
             self.log_probs, self.next_values = np.empty((2, *form), np.float32)
             self.values = np.empty((num_steps + 1, num_envs), np.float32)
-            self.ended = np.empty(self.is_reset.size, ENDED_DTYPE)
-            self.ended_steps = np.empty(self.is_reset.size, np.int64)
-            self.finals = [np.empty((self.is_reset.size, buffer.size), buffer.dtype) for buffer in plan.finals]
+            # Room for all episodes that may end; what no episode touches takes no memory.
+            self._ended = np.empty(self.is_reset.size, ENDED_DTYPE)
+            self._ended_steps = np.empty(self.is_reset.size, np.int64)
+            self._finals = [np.empty((self.is_reset.size, buffer.size), buffer.dtype) for buffer in plan.finals]
         except MemoryError as error:
             raise OutOfMemory(
                 f"there is no memory for {num_steps} steps of {num_envs} sub-environments: take fewer"
             ) from error
 
-
-def run_rollout(
-    batch: CpuBatch,
-    policy: Any,
-    num_steps: int,
-    *,
-    autoreset_mode: AutoresetMode,
-    seed: int | None = None,
-    out: Rollout | None = None,
-) -> Rollout:
-    """Step a batch `num_steps` times in one compiled call, by given actions, a network or `"random"`."""
-    spec, program, form = batch.spec, batch.program, (num_steps, batch.num_envs)
-    word = secrets.randbits(32) if seed is None else check_whole("seed", seed, 0, 2**32 - 1, most_name="2**32 - 1")
-    chooser, given = GIVEN, None
-    if isinstance(policy, (np.ndarray, list, tuple)):
-        given = convert_actions(spec, policy, form)
-        wrong = program.check(given.reshape(-1, *spec.action.shape))
+    def take_actions(self, batch: CpuBatch, actions: Any) -> NDArray[Any]:
+        """Check actions that are given."""
+        spec, form = batch.spec, self.is_reset.shape
+        given = convert_actions(spec, actions, form)
+        wrong = batch.program.check(given.reshape(-1, *spec.action.shape))
         if wrong < 0:
             refuse_action(spec.action_space, given, form, -1 - wrong)
-    else:
-        chooser = policy_source(spec, policy)
-    if out is None:
-        slabs = Slabs(program.plan, *form)
-    elif isinstance(out.memory, Slabs) and (out.memory.spec, out.memory.form) == (spec, form):
-        slabs = out.memory
-    else:
+        return given
+
+    def run(
+        self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
+    ) -> tuple[NDArray[Any], NDArray[np.int64], list[NDArray[Any]]]:
+        """Step all rows; returns records of the ended episodes by step, then row, these steps, and their last outputs.
+
+        The order does not depend on the slices of rows that threads take.
+        """
+        counts = self._step(batch, chooser, actions, inputs, seed)
+        num_steps = len(actions)
+        starts = [start * num_steps for start, _ in batch.crew.spans]
+        places = np.concatenate([start + np.arange(count) for start, count in zip(starts, counts, strict=True)])
+        steps = self._ended_steps[places]
+        # Each slice goes through its rows in ascending order, so a stable sort by step is one by row as well.
+        order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
+        places, steps = places[order], steps[order]
+        ended, outputs = self._ended[places], [self.outputs[0], *self.outputs[4:]]
+        if batch.is_same_step:
+            pairs = zip(self._finals, outputs, strict=True)
+            return ended, steps, [saved[places].reshape(-1, *output.shape[2:]) for saved, output in pairs]
+        return ended, steps, [output[steps + (place == 0), ended["row"]] for place, output in enumerate(outputs)]
+
+    def _step(
+        self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
+    ) -> list[int]:
+        """Step all rows; returns how many episodes ended in each slice of them."""
+        spec, program, num_steps = batch.spec, batch.program, len(actions)
+        plan = program.plan
+        rollout_range = compile_rollout(spec, program, chooser)
+        table = batch.new_table()
+        first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
+        table[first : first + len(self.outputs)] = [array.ctypes.data for array in self.outputs]
+        calls = np.array([program.addresses[name] for name in ("observe", "step_range", "check")])
+        addresses = np.array([array.ctypes.data for array in (actions, self.is_reset, self.log_probs)])
+
+        def work(start: int, stop: int) -> int:
+            low, high = start * num_steps, stop * num_steps
+            finals = [saved[low:high].ravel() for saved in self._finals]
+            ended = self._ended[low:high], self._ended_steps[low:high], *finals
+            return int(rollout_range(table, calls, addresses, num_steps, seed, inputs, *ended, start, stop))
+
+        before = batch.save() if chooser.is_checked else None
+        counts = batch.crew.run(work)
+        if before is not None and min(counts) < 0:
+            batch.load(before)
+            place = min(-1 - count for count in counts if count < 0)
+            refuse_action(spec.action_space, actions, self.is_reset.shape, place)
+        return counts
+
+    def evaluate(self, batch: CpuBatch, policy: MLP, episodes: RolloutEpisodes) -> None:
+        """Have the critic value all observations of the rollout, and those that its steps led to."""
+        compiled = compile_values(batch.spec, sizes_of(policy.critic or ()), policy.activation)
+        critic = functools.partial(compiled, flatten(policy.critic or ()))
+        flat, values, times = self.outputs[0].reshape(-1), self.values.reshape(-1), len(self.values)
+
+        def work(start: int, stop: int) -> int:
+            critic(flat, values, start * times, stop * times)
+            return 0
+
+        batch.crew.run(work)
+        self.next_values[...] = self.values[1:]
+        if batch.is_same_step and len(episodes):
+            last = np.empty(len(episodes), np.float32)
+            critic(np.ascontiguousarray(episodes.observations).reshape(-1), last, 0, len(last))
+            self.next_values[episodes.steps, episodes.env_indices] = last
+
+
+def run_rollout(
+    batch: Any, policy: Any, num_steps: int, *, seed: int | None = None, out: Rollout | None = None
+) -> Rollout:
+    """Step a batch `num_steps` times in one compiled call, by given actions, a network or `"random"`."""
+    spec, num_envs = batch.spec, batch.num_envs
+    word = secrets.randbits(32) if seed is None else check_whole("seed", seed, 0, 2**32 - 1, most_name="2**32 - 1")
+    is_given = isinstance(policy, (np.ndarray, list, tuple)) or hasattr(policy, "__cuda_array_interface__")
+    chooser = GIVEN if is_given else policy_source(spec, policy)
+    form = spec, batch.device, batch.is_same_step, num_steps, num_envs
+    if out is not None and out.memory[0] != form:
         raise InvalidArgument(
-            f"out is a rollout of (T, N) = {out.rewards.shape}, expected one of the same kernel of {form}"
+            f"out is a rollout of (T, N) = {out.rewards.shape}, expected one of the same kernel, device and autoreset "
+            f"mode of {(num_steps, num_envs)}"
         )
-    actions = slabs.actions if given is None else given
-    inputs = policy.inputs() if isinstance(policy, MLP) else np.zeros(0, np.float32)
-    counts = _run(batch, chooser, slabs, actions, inputs, word)
-    episodes = _gather(batch, counts, slabs, autoreset_mode)
+    slabs = _make_slabs(batch, num_steps) if out is None else out.memory[1]
+    network = policy if isinstance(policy, MLP) else None
+    actions = slabs.take_actions(batch, policy) if is_given else slabs.actions
+    inputs = np.zeros(1, np.float32) if network is None else network.inputs()
+    ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, inputs, word)
     observations, rewards, terminated, truncated, *infos = slabs.outputs
-    named = dict(zip(spec.kernel.info_fields, infos, strict=True))
-    log_probs = slabs.log_probs if isinstance(policy, MLP) and policy.is_stochastic else None
-    values = next_values = None
-    if isinstance(policy, MLP) and policy.critic is not None:
-        evaluate = compile_values(spec, sizes_of(policy.critic), policy.activation)
-        critic = functools.partial(evaluate, flatten(policy.critic))
-        values, next_values = _evaluate(batch, critic, slabs, episodes, autoreset_mode)
-    told = spec.observation.unpack(observations)
-    flags = terminated, truncated, slabs.is_reset
-    return Rollout(told, actions, rewards, *flags, named, episodes, slabs, log_probs, values, next_values)
+    rows, names, unpack = ended["row"].copy(), spec.kernel.info_fields, spec.observation.unpack
+    episodes = RolloutEpisodes(
+        steps,
+        rows,
+        ended["total"].copy(),
+        ended["length"].copy(),
+        ended["episode"] * num_envs + rows,
+        unpack(last),
+        dict(zip(names, last_infos, strict=True)),
+    )
+    rollout = Rollout(
+        unpack(observations),
+        actions,
+        rewards,
+        terminated,
+        truncated,
+        slabs.is_reset,
+        dict(zip(names, infos, strict=True)),
+        episodes,
+        (form, slabs),
+        slabs.log_probs if network is not None and network.is_stochastic else None,
+    )
+    if network is None or network.critic is None:
+        return rollout
+    slabs.evaluate(batch, network, episodes)
+    return dataclasses.replace(rollout, values=slabs.values[:-1], next_values=slabs.next_values)
 
 
-def _run(
-    batch: CpuBatch,
-    chooser: PolicySource,
-    slabs: Slabs,
-    actions: NDArray[Any],
-    inputs: NDArray[np.float32],
-    seed: int,
-) -> list[int]:
-    """Run all rows; returns how many episodes ended in each slice of them."""
-    spec, program, num_steps = batch.spec, batch.program, len(actions)
-    plan = program.plan
-    rollout_range = compile_rollout(spec, program, chooser)
-    table = batch.new_table()
-    first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
-    table[first : first + len(slabs.outputs)] = [array.ctypes.data for array in slabs.outputs]
-    calls = np.array([program.addresses[name] for name in ("observe", "step_range", "check")])
-    addresses = np.array([array.ctypes.data for array in (actions, slabs.is_reset, slabs.log_probs)])
+def _make_slabs(batch: Any, num_steps: int) -> Any:
+    if batch.device == "cpu":
+        return Slabs(batch, num_steps)
+    from envfleet.kernels.cuda.rollout import DeviceSlabs
 
-    def work(start: int, stop: int) -> int:
-        low, high = start * num_steps, stop * num_steps
-        finals = [saved[low:high].ravel() for saved in slabs.finals]
-        ended = slabs.ended[low:high], slabs.ended_steps[low:high], *finals
-        return int(rollout_range(table, calls, addresses, num_steps, seed, inputs, *ended, start, stop))
-
-    before = batch.save() if chooser.is_checked else None
-    counts = batch.crew.run(work)
-    if before is not None and min(counts) < 0:
-        batch.load(before)
-        refuse_action(spec.action_space, actions, slabs.form, min(-1 - count for count in counts if count < 0))
-    return counts
-
-
-def _gather(batch: CpuBatch, counts: list[int], slabs: Slabs, mode: AutoresetMode) -> RolloutEpisodes:
-    """Bring the ended episodes of all slices of rows into one order, which does not depend on the slices."""
-    spec, (num_steps, num_envs) = batch.spec, slabs.form
-    starts = [start * num_steps for start, _ in batch.crew.spans]
-    places = np.concatenate([start + np.arange(count) for start, count in zip(starts, counts, strict=True)])
-    steps = slabs.ended_steps[places]
-    # Each slice goes through its rows in ascending order, so a stable sort by step is one by row as well.
-    order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
-    places, steps = places[order], steps[order]
-    ended = slabs.ended[places]
-    rows = ended["row"].copy()
-    outputs = [slabs.outputs[0], *slabs.outputs[4:]]
-    if mode is AutoresetMode.SAME_STEP:
-        pairs = zip(slabs.finals, outputs, strict=True)
-        finals = [saved[places].reshape(-1, *output.shape[2:]) for saved, output in pairs]
-    else:
-        finals = [output[steps + (place == 0), rows] for place, output in enumerate(outputs)]
-    infos = dict(zip(spec.kernel.info_fields, finals[1:], strict=True))
-    last = spec.observation.unpack(finals[0])
-    ids = ended["episode"] * num_envs + rows
-    return RolloutEpisodes(steps, rows, ended["total"].copy(), ended["length"].copy(), ids, last, infos)
-
-
-def _evaluate(
-    batch: CpuBatch, critic: Callable[..., None], slabs: Slabs, episodes: RolloutEpisodes, mode: AutoresetMode
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Have the critic value all observations of a rollout, and those that its steps led to."""
-    flat, values, times = slabs.outputs[0].reshape(-1), slabs.values.reshape(-1), len(slabs.values)
-
-    def work(start: int, stop: int) -> int:
-        critic(flat, values, start * times, stop * times)
-        return 0
-
-    batch.crew.run(work)
-    slabs.next_values[...] = slabs.values[1:]
-    if mode is AutoresetMode.SAME_STEP and len(episodes):
-        last = np.empty(len(episodes), np.float32)
-        critic(np.ascontiguousarray(episodes.observations).reshape(-1), last, 0, len(last))
-        slabs.next_values[episodes.steps, episodes.env_indices] = last
-    return slabs.values[:-1], slabs.next_values
+    return DeviceSlabs(batch, num_steps)
 
 
 @functools.lru_cache(maxsize=64)

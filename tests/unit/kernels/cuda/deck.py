@@ -1,4 +1,4 @@
-"""A kernel that has whatever the shipped ones lack."""
+"""Kernels that have whatever the shipped ones lack."""
 
 from __future__ import annotations
 
@@ -48,3 +48,58 @@ class Deck(Kernel):
         for row in range(2):
             for column in range(3):
                 out[row, column] = state.cards[row, column]
+
+
+class Ledge(Kernel):
+    """Has an action mask, and observations without dimensions."""
+
+    observation_space = spaces.Discrete(3)
+    action_space = spaces.Discrete(2)
+    info_fields = ("action_mask",)
+
+    class State(Kernel.State):
+        place: int
+        action_mask: NDArray[np.int8] = array(2, np.int8)
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.place = rng.integers(3)
+        state.action_mask[0] = state.place > 0
+        state.action_mask[1] = state.place < 2
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.place += 2 * action - 1
+        state.action_mask[0] = state.place > 0
+        state.action_mask[1] = state.place < 2
+        return 0.0, (state.place < 0) | (state.place > 2)
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        out[()] = min(max(state.place, 0), 2)
+
+
+class Screen(Kernel):
+    """Has images as observations, of a size that no tile divides."""
+
+    observation_space = spaces.Box(0, 255, (5, 7), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    class State(Kernel.State):
+        x: int
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.x = rng.integers(5)
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.x += 2 * action - 1
+        return 1.0, (state.x < 0) | (state.x > 4)
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        for row in range(5):
+            for column in range(7):
+                out[row, column] = (7 * row + column) % 200
+        out[min(max(state.x, 0), 4), 5] = 255

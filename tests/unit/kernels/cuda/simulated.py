@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import pickle
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.unit.kernels.cuda import simulator
-from tests.unit.kernels.cuda.deck import Deck
+from tests.unit.kernels.cuda.deck import Deck, Ledge, Screen
+from tests.unit.kernels.rollouts.test_policies import Pull, Turn, network_of
 
 import envfleet
 from envfleet.envs.classic.cartpole import CartPole
@@ -23,6 +25,7 @@ from envfleet.kernels.cuda import target
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import is_simulated
 from envfleet.kernels.kernel import Kernel
+from envfleet.kernels.rollouts.policies import MLP
 
 if is_simulated():  # pytest imports this file in other processes, too, in search of doctests
     sys.modules["envfleet.kernels.cuda.numba_cuda"] = simulator
@@ -51,13 +54,13 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Any]:
         fleet.close()
 
 
-def assert_same(expected: Any, found: Any) -> None:
+def assert_same(expected: Any, found: Any, error: float = 1e-6) -> None:
     """Equal infos or arrays; the times of episodes are nobody's business."""
     if isinstance(expected, dict):
         assert set(expected) == set(found)
         for key in expected:
             if key != "t":
-                assert_same(expected[key], found[key])
+                assert_same(expected[key], found[key], error)
     elif np.asarray(expected).dtype.kind == "O":
         assert [value is None for value in expected] == [value is None for value in found]
         for one, other in zip(expected, found, strict=True):
@@ -66,7 +69,7 @@ def assert_same(expected: Any, found: Any) -> None:
     else:
         found = np.asarray(found)
         assert found.dtype == np.asarray(expected).dtype
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found, expected, rtol=error, atol=error)
 
 
 def draw(fleet: Any, rng: np.random.Generator) -> Any:
@@ -309,7 +312,26 @@ def test_large_rows_lie_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> 
         assert found[0].strides == expected[0].strides == (6, 3, 1)
         for one, other in zip(expected, found, strict=True):
             assert_same(one, other)
+    check_rollouts((cpu, cuda), "random")
     assert_same(cpu.set_state(saved := cuda.get_state()), cuda.set_state(saved))
+    target._compile.cache_clear()
+
+
+@pytest.mark.parametrize(("mode", "num_envs"), [(MODES[0], N), (MODES[1], N), (MODES[0], 130)])  # two blocks
+def test_frames_are_written_row_after_row(monkeypatch: pytest.MonkeyPatch, mode: AutoresetMode, num_envs: int) -> None:
+    monkeypatch.setattr(target, "MAX_COPIED_BYTES", 30)  # as if they were large
+    target._compile.cache_clear()
+    options: Any = {"backend": "kernel", "autoreset_mode": mode, "max_episode_steps": 2}
+    fleets = tuple(envfleet.make(Screen, num_envs, device=device, **options) for device in ("cpu", "cuda"))
+    assert_same(fleets[0].reset(seed=0)[0], fleets[1].reset(seed=0)[0])
+    for _ in range(3):
+        expected, found = (fleet.step(np.ones(num_envs, np.int64)) for fleet in fleets)
+        assert found[0].strides == expected[0].strides
+        for one, other in zip(expected, found, strict=True):
+            assert_same(one, other)
+    if num_envs == N:
+        check_rollouts(fleets, "random")
+        check_rollouts(fleets, MLP([(np.ones((2, 35)), np.zeros(2))], critic=[(np.ones((1, 35)), np.zeros(1))]), 1e-5)
     target._compile.cache_clear()
 
 
@@ -326,6 +348,108 @@ def test_rules_hold_on_the_device_too() -> None:
         envfleet.make(Lucky, 2, backend="kernel", device="cuda")
 
 
-def test_rollouts_say_that_they_are_not_there_yet(pair: Any) -> None:
-    with pytest.raises(InvalidArgument, match="rollout runs on the CPU"):
-        pair[1].rollout("random", 3)
+def check_rollouts(fleets: Any, policy: Any, error: float = 0.0) -> tuple[Any, Any]:
+    """Roll out on both devices, twice, and compare everything; to the bit, if there is no network."""
+    for _ in range(2):
+        expected, found = (fleet.rollout(policy, 15, seed=4) for fleet in fleets)
+        for field in ("all_observations", "actions", "rewards", "terminated", "truncated", "is_reset", "infos"):
+            assert_same(getattr(expected, field), getattr(found, field), error)
+        for field in ("log_probs", "values", "next_values"):
+            one, other = getattr(expected, field), getattr(found, field)
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert isinstance(other, DeviceArray)
+                assert_same(one, other, error)
+        assert_same(vars(expected.episodes), vars(found.episodes), error)
+        assert_same(expected.last_observations, found.last_observations, error)
+        one, other = (fleet.engine.observe(np.array([3, 1])) for fleet in fleets)
+        assert_same(one, other, error)
+    assert len(expected.episodes) > 0
+    return expected, found
+
+
+@pytest.mark.parametrize("mode", MODES[:2])
+@pytest.mark.parametrize("kernel", [*KERNELS, Ledge])
+def test_random_rollouts_are_the_cpus(kernel: type[Kernel], mode: AutoresetMode) -> None:
+    fleets = make_pair(kernel, mode, max_episode_steps=6)
+    for fleet in fleets:
+        fleet.reset(seed=3)
+    check_rollouts(fleets, "random")
+    actions = draw(fleets[0], np.random.default_rng(0))
+    for one, other in zip(*(fleet.step(actions) for fleet in fleets), strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("mode", MODES[:2])
+@pytest.mark.parametrize(
+    ("kernel", "head"),
+    [
+        (Turn, "argmax"),
+        (Turn, "categorical"),
+        *((Pull, head) for head in ("linear", "tanh", "gaussian", "tanh_gaussian")),
+    ],
+)
+def test_rollouts_of_networks_are_the_cpus(kernel: type[Kernel], head: str, mode: AutoresetMode) -> None:
+    fleets = make_pair(kernel, mode, max_episode_steps=6)
+    for fleet in fleets:
+        fleet.reset(seed=3)
+    expected, found = check_rollouts(fleets, network_of(head), 2e-5)
+    if expected.values is not None:
+        for one, other in zip(*(rollout.advantages(0.9, 0.8) for rollout in (expected, found)), strict=True):
+            assert_same(one, other, 1e-4)
+
+
+@pytest.mark.parametrize("is_on_device", [False, True])
+def test_rollouts_of_given_actions(is_on_device: bool) -> None:
+    fleets = make_pair(Deck, AutoresetMode.SAME_STEP)
+    for fleet in fleets:
+        fleet.reset(seed=3)
+    actions = np.random.default_rng(0).integers(0, 3, (15, N, 2))
+    given: Any = actions
+    if is_on_device:
+        numba_cuda: Any = importlib.import_module("numba.cuda")
+        given = DeviceArray(numba_cuda.to_device(actions.reshape(-1).view(np.uint8)), actions.shape, actions.dtype)
+    expected, found = fleets[0].rollout(actions, 15), fleets[1].rollout(given, 15)
+    for field in ("all_observations", "actions", "rewards", "terminated", "infos"):
+        assert_same(getattr(expected, field), getattr(found, field))
+    wrong = actions.copy()
+    wrong[3, 2] = 9
+    with pytest.raises(InvalidArgument, match=r"at step 3 the action of sub-environment 2 is .*nothing was stepped"):
+        fleets[1].rollout(wrong, 15)
+    with pytest.raises(InvalidArgument, match="shape"):
+        fleets[1].rollout(given, 14)
+
+
+def test_rollouts_use_memory_again(pair: Any) -> None:
+    first = pair[1].rollout("random", 4, seed=1)
+    second = pair[1].rollout("random", 4, seed=1, out=first)
+    assert first.rewards.address == second.rewards.address
+    with pytest.raises(InvalidArgument, match=r"out is a rollout of \(T, N\) = \(4, 5\)"):
+        pair[1].rollout("random", 5, out=second)
+
+
+def test_a_wrong_action_of_a_network_is_told_after_the_rollout() -> None:
+    _, cuda = make_pair(Pull)
+    cuda.reset(seed=0)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # infinity less infinity
+        weights = [(np.full((2, 3), 3e38), np.full(2, 3e38)), (np.array([[3e38, -3e38]] * 2), np.zeros(2))]
+        with pytest.raises(InvalidArgument, match=r"sub-environment \d was not in"):
+            cuda.rollout(MLP(weights, "relu", "linear"), 3)
+
+
+def test_rows_and_slices_are_views(pair: Any) -> None:
+    array = pair[1].step(np.ones(N, np.int64))[0]
+    host = array.numpy()
+    for key in (2, -1, slice(1, 4), slice(None, None, 2), slice(4, 2)):
+        view = array[key]
+        assert isinstance(view, DeviceArray)
+        np.testing.assert_array_equal(view, host[key])
+    assert array[1:][0].address == array.address + array.strides[0]
+    assert array[1][2] == host[1, 2]
+    np.testing.assert_array_equal(array[::-1], host[::-1])
+    np.testing.assert_array_equal(array[host[:, 0] > 0], host[host[:, 0] > 0])
+    with pytest.raises(IndexError):
+        array[N]
+    with pytest.raises(InvalidArgument, match=r"expected rows with even gaps"):
+        pair[1].rollout("random", 3).all_observations.take(np.array([0]))

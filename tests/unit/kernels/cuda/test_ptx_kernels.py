@@ -12,16 +12,20 @@ import numba
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.unit.kernels.cuda.deck import Deck
+from tests.unit.kernels.cuda.deck import Deck, Ledge, Screen
+from tests.unit.kernels.rollouts.test_policies import Pull, Turn, network_of
 
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.errors import KernelError
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.program import compiling
+from envfleet.kernels.rollouts.policies import sizes_of
+from envfleet.kernels.rollouts.policy_source import GIVEN, policy_source
 
 HOPPER = (9, 0)
-NUM_ARGUMENTS = {"step": 10, "reset": 9, "observe": 4}
+NUM_ARGUMENTS = {"step": 13, "reset": 8, "observe": 5, "evaluate": 8}
+NUM_POLICY_ARGUMENTS = 3
 SHIPPED = (
     "classic.acrobot:Acrobot",
     "classic.mountain_car:MountainCar",
@@ -68,7 +72,7 @@ class Cutter(Sorter):
             state.n = state.n + 0.5
 
 
-Compiler = Callable[[type[Kernel], bool, str], str]
+Compiler = Callable[..., str]
 
 
 @pytest.fixture
@@ -83,11 +87,16 @@ def to_ptx(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Compiler:
     # Typing a call asks the present device for its compute capability.
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=HOPPER))
 
-    def compiled(kernel: type[Kernel], has_own_params: bool, entry: str) -> str:
+    def compiled(kernel: type[Kernel], has_own_params: bool, entry: str, policy: Any = None) -> str:
         spec = read_kernel(kernel)
-        function = getattr(program.compile_for_cuda(spec, has_own_params), entry)
+        chooser = GIVEN if policy is None else policy_source(spec, policy)
+        if entry == "evaluate":
+            module = program.compile_values(spec, sizes_of(policy.critic), policy.activation)
+        else:
+            module = program.compile_for_cuda(spec, has_own_params, chooser)
+        num_arguments = NUM_ARGUMENTS[entry] + (NUM_POLICY_ARGUMENTS if entry == "step" and chooser.lines else 0)
         with compiling(spec, "CUDA"), target.translating():
-            text, _ = cuda.compile_ptx(function.py_func, (numba.int64,) * NUM_ARGUMENTS[entry], cc=HOPPER)
+            text, _ = cuda.compile_ptx(getattr(module, entry).py_func, (numba.int64,) * num_arguments, cc=HOPPER)
         return str(text)
 
     return compiled
@@ -111,6 +120,33 @@ def test_shipped_kernels_become_ptx(to_ptx: Compiler, name: str) -> None:
 )
 def test_arrays_draws_and_infos_become_ptx(to_ptx: Compiler, entry: str, has_own_params: bool) -> None:
     assert ".entry" in to_ptx(Deck, has_own_params, entry)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "policy"),
+    [
+        (Deck, "random"),
+        (Ledge, "random"),
+        (Pull, "random"),
+        *((Turn, head) for head in ("argmax", "categorical")),
+        *((Pull, head) for head in ("linear", "tanh", "gaussian", "tanh_gaussian")),
+    ],
+)
+def test_rollouts_become_ptx(to_ptx: Compiler, kernel: type[Kernel], policy: str) -> None:
+    chosen: Any = policy if policy == "random" else network_of(policy)
+    text = to_ptx(kernel, False, "step", chosen)
+    assert "ld.f64" not in text  # memory is known to be global
+    if policy != "random" and chosen.critic is not None:
+        text = to_ptx(kernel, False, "evaluate", chosen)
+        assert "ld.global.f32" in text
+
+
+@pytest.mark.parametrize("entry", ["step", "observe"])
+def test_frames_become_ptx(to_ptx: Compiler, monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
+    monkeypatch.setattr("envfleet.kernels.cuda.target.MAX_COPIED_BYTES", 30)
+    text = to_ptx(Screen, False, entry)
+    assert text.count("bar.sync") >= 2  # before a tile is written out, and before the next one is brought in
+    assert "ld.shared.u8" in text or "ld.shared.b8" in text
 
 
 def test_gathering_rows_becomes_ptx(to_ptx: Compiler) -> None:  # for its stand-in of a device
