@@ -2,7 +2,8 @@
 
     python benchmarks/kernels_cuda.py [--kernel CartPole-v1] [--seconds 1.0]
 
-Actions lie on the device, autoreset is on, and the clock stops once the device is through. `limit` is the device's rate
+Actions lie on the device, autoreset is on, and the clock stops once the device is through. `rollout` is what rollouts
+of 32 random steps do on the device, with the episodes brought to the host. `limit` is the device's rate
 of copying the same number of bytes that a step must read and write, as steps a second.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,22 +24,23 @@ from envfleet.kernels.cuda.availability import import_cuda, is_simulated, requir
 
 SIZES = (1, 8, 1024, 16_384, 131_072, 1_048_576)
 ROUNDS = 3
+ROLLOUT_STEPS = 32
 BYTES_PER_STEP = {"CartPole-v1": 2 * 4 * 8 + 16 + 8 + 16 + 1 + 8 + 2}
 """State and counters read and written, observation, reward, flags, action; drawn resets left out."""
 
 
-def measure(fleet: Any, actions: Any, wait: Callable[[], None], seconds: float) -> float:
-    """Steps a second of all sub-environments together."""
+def measure(step: Callable[[], Any], wait: Callable[[], None], seconds: float) -> float:
+    """Calls a second."""
     for _ in range(3):
-        fleet.step(actions)
+        step()
     wait()
-    steps, start_s = 0, time.perf_counter()
+    calls, start_s = 0, time.perf_counter()
     while time.perf_counter() - start_s < seconds:
         for _ in range(10):
-            fleet.step(actions)
+            step()
         wait()
-        steps += 10
-    return float(steps * fleet.num_envs / (time.perf_counter() - start_s))
+        calls += 10
+    return calls / (time.perf_counter() - start_s)
 
 
 def copy_rate(cuda: Any) -> float:
@@ -69,9 +72,11 @@ def main() -> int:
     cuda = import_cuda()
     rate = copy_rate(cuda)
     print(f"{cuda.get_current_device().name.decode()}: copies {rate / 1e9:.0f} GB/s (read and written)")
-    print(f"{'N':>9} {'cuda M/s':>10} {'us/step':>9} {'cpu M/s':>9} {'cuda/cpu':>9} {'limit M/s':>10}")
+    print(
+        f"{'N':>9} {'cuda M/s':>10} {'us/step':>9} {'cpu M/s':>9} {'cuda/cpu':>9} {'limit M/s':>10} {'rollout M/s':>12}"
+    )
     for num_envs in SIZES:
-        best = {"cpu": 0.0, "cuda": 0.0}
+        best = {"cpu": 0.0, "cuda": 0.0, "rollout": 0.0}
         with (
             envfleet.make(f"envfleet/{options.kernel}", num_envs=num_envs, backend="kernel") as cpu,
             envfleet.make(f"envfleet/{options.kernel}", num_envs=num_envs, backend="kernel", device="cuda") as fleet,
@@ -81,14 +86,25 @@ def main() -> int:
             cpu.action_space.seed(0)
             actions = cpu.action_space.sample()
             on_device = cuda.to_device(actions)
+            memory = fleet.rollout("random", ROLLOUT_STEPS, seed=0)
+            steps: dict[str, tuple[Callable[[], Any], Callable[[], None], int]] = {
+                "cpu": (partial(cpu.step, actions), lambda: None, 1),
+                "cuda": (partial(fleet.step, on_device), cuda.synchronize, 1),
+                "rollout": (
+                    partial(fleet.rollout, "random", ROLLOUT_STEPS, seed=0, out=memory),
+                    cuda.synchronize,
+                    ROLLOUT_STEPS,
+                ),
+            }
             for _ in range(ROUNDS):
-                best["cpu"] = max(best["cpu"], measure(cpu, actions, lambda: None, options.seconds))
-                best["cuda"] = max(best["cuda"], measure(fleet, on_device, cuda.synchronize, options.seconds))
+                for name, (step, wait, num_steps) in steps.items():
+                    rate_now = measure(step, wait, options.seconds) * num_steps * num_envs
+                    best[name] = max(best[name], rate_now)
         size = BYTES_PER_STEP.get(options.kernel)
         limit = f"{rate / size / 1e6:10.0f}" if size else f"{'-':>10}"
         print(
             f"{num_envs:>9} {best['cuda'] / 1e6:10.2f} {num_envs / best['cuda'] * 1e6:9.1f} {best['cpu'] / 1e6:9.2f} "
-            f"{best['cuda'] / best['cpu']:9.1f} {limit}"
+            f"{best['cuda'] / best['cpu']:9.1f} {limit} {best['rollout'] / 1e6:12.2f}"
         )
     return 0
 

@@ -7,13 +7,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
+from tests.unit.kernels.cuda.deck import Screen
 
 import envfleet
 from envfleet.errors import InvalidArgument
+from envfleet.kernels import MLP
 from envfleet.kernels.cuda.availability import is_simulated, require_cuda
 
 IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 N = 1000
+
+
+class LargeScreen(Screen):
+    """Has frames above 1 KiB, of a size that no tile divides."""
+
+    observation_space = spaces.Box(0, 255, (37, 31), np.uint8)
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        for row in range(37):
+            for column in range(31):
+                out[row, column] = (7 * row + column + state.x) % 200
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,6 +65,44 @@ def test_episodes_are_the_cpus(pair: Any) -> None:
         if "episode" in expected[4]:
             np.testing.assert_array_equal(expected[4]["episode"]["l"], found[4]["episode"]["l"])
             np.testing.assert_array_equal(expected[4]["episode"]["id"], found[4]["episode"]["id"])
+
+
+def test_random_rollouts_are_the_cpus(pair: Any) -> None:
+    expected, found = (fleet.rollout("random", 50, seed=1) for fleet in pair)
+    for field in ("all_observations", "actions", "rewards", "terminated", "truncated", "is_reset"):
+        np.testing.assert_allclose(np.asarray(getattr(found, field)), getattr(expected, field), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(expected.episodes.ids, found.episodes.ids)
+    np.testing.assert_allclose(found.episodes.observations, expected.episodes.observations, rtol=1e-5, atol=1e-5)
+
+
+def test_rollouts_of_a_network_and_its_critic_are_what_numpy_finds() -> None:
+    rng = np.random.default_rng(0)
+    layers, critic = (
+        [(rng.normal(size=(16, 4)), np.zeros(16)), (rng.normal(size=(n, 16)), np.zeros(n))] for n in (2, 1)
+    )
+    with envfleet.make("envfleet/CartPole-v1", num_envs=N, backend="kernel", device="cuda") as fleet:
+        fleet.reset(seed=0)
+        rollout = fleet.rollout(MLP(layers, head="categorical", critic=critic), 20, seed=1)
+    seen, values = np.asarray(rollout.observations, np.float64), np.asarray(rollout.values)
+    outputs = [np.tanh(seen @ first.T) @ last.T for (first, _), (last, _) in (layers, critic)]
+    logits, actions = outputs[0], np.asarray(rollout.actions)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    chosen = np.take_along_axis(shares, actions[..., None], -1)[..., 0]
+    np.testing.assert_allclose(np.asarray(rollout.log_probs), np.log(chosen), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(values, outputs[1][..., 0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_envs", [1, 130])
+def test_frames_are_the_cpus(num_envs: int) -> None:
+    options: Any = {"num_envs": num_envs, "backend": "kernel", "max_episode_steps": 5}
+    fleets = [envfleet.make(LargeScreen, device=device, **options) for device in ("cpu", "cuda")]
+    firsts = [fleet.reset(seed=0)[0] for fleet in fleets]
+    assert firsts[1].strides == firsts[0].strides
+    np.testing.assert_array_equal(np.asarray(firsts[1]), firsts[0])
+    expected, found = (fleet.rollout("random", 12, seed=1) for fleet in fleets)
+    np.testing.assert_array_equal(np.asarray(found.all_observations), expected.all_observations)
+    for fleet in fleets:
+        fleet.close()
 
 
 def test_saved_states_go_on_exactly(pair: Any) -> None:
