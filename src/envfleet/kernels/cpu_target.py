@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from envfleet.kernels.buffers import Buffer
-from envfleet.kernels.rollouts.policy_source import PolicySource, choose_text, scratch_size
+from envfleet.kernels.rollouts.policy_source import PolicySource, cpu_text, scratch_size
 from envfleet.kernels.source import SAME_STEP, Source, deeper, indent, names_of
 
 NUM_ROWS, LIMIT, MODE, NOW, FIRST_ADDRESS = 0, 1, 2, 3, 4
@@ -53,7 +53,7 @@ class CpuTarget:
     def text(self) -> str:
         """Return the whole module."""
         if self._policy is not None:
-            parts = [choose_text(self._policy) if self._policy.lines else "", self._rollout(self._policy)]
+            parts = [cpu_text(self._policy) if self._policy.lines else "", self._rollout(self._policy)]
         else:
             parts = [self._advance(), self._begin(), self._renew(), self._step(), self._reset(), self._observe()]
         header = HEADER.format(name=self._plan.spec.name)
@@ -216,14 +216,17 @@ def observe(table, start, stop):
             f"    saved_{one.name}[(count + k) * {one.size} + e] = {one.name}[i * {one.size} + e]"
             for one in plan.finals
         ]
+        values = "numba.carray(pointer_at(slabs[3] + 4 * at), m, np.float32)"
+        seen = [*self._views(plan.outputs[:1], "low", "m"), *self._value(policy, "m", "observations", values)]
+        last = f"saved_final_observations[count * {plan.outputs[0].size} : (count + found) * {plan.outputs[0].size}]"
         shape = ", ".join(map(str, ("n", *plan.spec.action.shape)))
         action_bytes = plan.spec.action.dtype.itemsize * plan.spec.action.size
         return f"""
 @compiled
-def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{saved}, start, stop):
+def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps, last_values{saved}, start, stop):
     n, mode, count, table = first[{NUM_ROWS}], first[{MODE}], 0, first.copy()
     generators = np.empty({TILE_ROWS if policy.is_drawing else 0}, dtype_rng)
-    scratch = np.empty({scratch_size(policy.sizes) + 16}, np.float32)
+    scratch = np.empty({scratch_size(policy) + 16}, np.float32)
     scratch = scratch[(64 - np.int64(scratch.ctypes.data) % 64) // 4 :]
     for low in range(start, stop, {TILE_ROWS}):
         m = min({TILE_ROWS}, stop - low)
@@ -234,7 +237,7 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{
             seed_(generators[i], numba.uint64(seed) | (numba.uint64(low + i + 1) << numba.uint64(32)))
         for t in range(num_steps):
             at = t * n + low
-{indent(self._views(plan.outputs[:1], "low", "m"), 3)}
+{indent(seen, 3)}
             all_actions = numba.carray(pointer_at(slabs[0] + t * n * {action_bytes}), ({shape}), dtype_actions)
             actions = all_actions[low : low + m]
             is_reset = numba.carray(pointer_at(slabs[1] + at), m, dtype_terminated)
@@ -247,10 +250,14 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{
                 continue
             gathered[count : count + found] = ended[:found]
             steps[count : count + found] = t
-            for k in range(found if mode == {SAME_STEP} else 0):
+            lost = found if mode == {SAME_STEP} else 0
+            for k in range(lost):
                 i = ended[k].row - low
 {indent(finals, 4)}
+{indent(self._value(policy, "lost", last, "last_values[count : count + found]"), 3)}
             count += found
+        at = num_steps * n + low
+{indent(seen, 2)}
     return count
 """
 
@@ -261,6 +268,9 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{
             place, at = self._places[buffer.name], others_at if number else observations_at
             lines.append(f"table[{place}] = first[{place}] + {at} * n * {buffer.dtype.itemsize * buffer.size}")
         return lines
+
+    def _value(self, policy: PolicySource, *arguments: str) -> list[str]:
+        return [f"value({', '.join(arguments)}, inputs, scratch)"] if policy.critic else []
 
     def _choose(self, policy: PolicySource) -> list[str]:
         if not policy.lines:

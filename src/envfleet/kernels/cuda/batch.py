@@ -212,7 +212,7 @@ class CudaBatch(BatchBase):
             out: For results of all steps, observations of one step more.
             actions_at: Address of the actions, which the policy writes.
             num_steps: T.
-            *given: What the policy needs: addresses of its inputs and for log-probabilities, and its seed.
+            *given: What the policy needs: addresses of its inputs and of what networks say, and its seed.
         """
         launch, form = self._launch, (num_steps, self.num_envs, *given)
         if policy.lines and policy not in self._launch_policy:

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.fleet.rollout import RolloutEpisodes
 from envfleet.kernels.buffers import Buffer
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import cuda_target, import_cuda
 from envfleet.kernels.cuda.batch import CudaBatch
 from envfleet.kernels.cuda.memory import Layout, Piece
-from envfleet.kernels.cuda.target import compile_values
-from envfleet.kernels.rollouts.policies import MLP, flatten, sizes_of
+from envfleet.kernels.cuda.target import NUMBERS
+from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.policy_source import PolicySource
 
 
@@ -35,13 +34,12 @@ class DeviceSlabs:
     """
 
     def __init__(self, batch: CudaBatch, num_steps: int) -> None:
-        spec, num_envs, layout = batch.spec, batch.num_envs, batch.layouts.out
-        self._num_steps, self._num_envs, num_rows = num_steps, num_envs, (num_steps + 1) * num_envs
-        numbers = [Buffer(name, np.dtype(np.float32)) for name in ("log_probs", "values", "next_values")]
-        chosen = Buffer("actions", spec.action.dtype, spec.action.shape), *numbers
-        self._results = Piece(batch.stream, layout, num_rows)
-        self._chosen = Piece(batch.stream, Layout(chosen, packed=[buffer.name for buffer in chosen]), num_rows)
-        pieces = (self._results, self._chosen)
+        spec, num_envs, num_rows = batch.spec, batch.num_envs, (num_steps + 1) * batch.num_envs
+        self._num_steps, self._num_envs = num_steps, num_envs
+        self._results = Piece(batch.stream, batch.layouts.out, num_rows)
+        self._numbers = Piece(batch.stream, NUMBERS, num_rows)
+        actions = Layout([Buffer("actions", spec.action.dtype, spec.action.shape)], packed=["actions"])
+        pieces = self._results, self._numbers, Piece(batch.stream, actions, num_rows)
         whole = {name: piece.array(name).by_steps(num_envs) for piece in pieces for name in piece.layout.buffers}
         self.outputs = [whole[name][: None if place == 0 else -1] for place, name in enumerate(batch.output_names)]
         self.values = whole["values"]
@@ -60,15 +58,16 @@ class DeviceSlabs:
         return DeviceArray(data, array.shape, array.dtype, batch.stream)
 
     def run(
-        self, batch: CudaBatch, chooser: PolicySource, actions: Any, inputs: NDArray[np.float32], seed: int
+        self, batch: CudaBatch, chooser: PolicySource, actions: Any, network: MLP | None, seed: int
     ) -> tuple[NDArray[Any], NDArray[np.int64], list[NDArray[Any]]]:
         """Step all rows; returns records of the ended episodes by step, then row, these steps, and their last outputs.
 
         Raises:
             InvalidArgument: An action that was not in the action space; all other rows were stepped.
         """
+        inputs = np.zeros(1, np.float32) if network is None else network.inputs()
         sent = import_cuda().to_device(inputs, stream=batch.stream.of_numba)
-        given = (cuda_target().address_of(sent), self.log_probs.address, seed) if chooser.lines else ()
+        given = (cuda_target().address_of(sent), self._numbers.address, seed) if chooser.lines else ()
         address = int(actions.__cuda_array_interface__["data"][0])
         batch.roll_out(chooser, self._results, address, self._num_steps, *given)
         ended = batch.ended(self._results)
@@ -82,27 +81,3 @@ class DeviceSlabs:
 
     def _take(self, name: str, places: NDArray[np.int64]) -> NDArray[Any]:
         return self._results.array(name).take(places).numpy()
-
-    def evaluate(self, batch: CudaBatch, policy: MLP, episodes: RolloutEpisodes) -> None:
-        """Have the critic value all observations of the rollout, and those that its steps led to."""
-        cuda, target, stream = import_cuda(), cuda_target(), batch.stream.of_numba
-        layers = policy.critic or ()
-        program = compile_values(batch.spec, sizes_of(layers), policy.activation)
-        inputs = cuda.to_device(flatten(layers), stream=stream)
-
-        def launch(name: str, values: DeviceArray, places_at: int, count: int) -> None:
-            array = self._results.array(name)
-            steps = (array.strides[0] // array.dtype.itemsize, array.strides[-1] // array.dtype.itemsize)
-            length = self._results.room * batch.spec.observation.size
-            with target.translating():
-                batch.launcher(program.evaluate, count)(
-                    target.address_of(inputs), array.address, length, *steps, values.address, places_at, count
-                )
-
-        launch("observations", self.values, 0, self._results.num_rows)
-        first, last = self.values.strides[0], self.values.strides[0] * (self._num_steps + 1)
-        values = self._chosen.bytes_of("values")[first:last]
-        self._chosen.bytes_of("next_values")[: last - first].copy_to_device(values, stream=stream)
-        if batch.is_same_step and len(episodes):
-            places = cuda.to_device(episodes.steps * self._num_envs + episodes.env_indices, stream=stream)
-            launch("final_observations", self.next_values, target.address_of(places), len(episodes))

@@ -112,13 +112,15 @@ class MLP:
         return _as_float32(0.0 if self.log_std is None else self.log_std, "log_std")
 
     def inputs(self) -> NDArray[np.float32]:
-        """Join all numbers, float32: W and b of every layer, a standard deviation per output, and their part.
+        """Join all numbers, float32: W and b of every layer, a standard deviation per output, their part, the critic's.
 
         That part is what normal log-densities have beside their squares.
         """
         log_std = np.broadcast_to(self._log_std.ravel(), (self.sizes[-1],))
         part = -np.sum(log_std + 0.5 * np.log(2 * np.pi), dtype=np.float64)
-        return np.concatenate([flatten(self.weights), np.exp(log_std), np.full(1, part, np.float32)])
+        return np.concatenate(
+            [flatten(self.weights), np.exp(log_std), np.full(1, part, np.float32), flatten(self.critic or ())]
+        )
 
 
 def _read_layers(weights: Sequence[tuple[Any, Any]], whose: str = "") -> tuple[tuple[Any, Any], ...]:
@@ -140,12 +142,12 @@ def _read_layers(weights: Sequence[tuple[Any, Any]], whose: str = "") -> tuple[t
 
 def sizes_of(layers: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
     """Width of what the first of some layers takes, then of what each gives."""
-    return (int(layers[0][0].shape[1]), *(int(w.shape[0]) for w, _ in layers))
+    return (*(int(w.shape[1]) for w, _ in layers[:1]), *(int(w.shape[0]) for w, _ in layers))
 
 
 def flatten(layers: Sequence[tuple[Any, Any]]) -> NDArray[np.float32]:
     """Join all numbers of some layers."""
-    return np.concatenate([part.ravel() for layer in layers for part in layer])
+    return np.concatenate([np.zeros(0, np.float32), *(part.ravel() for layer in layers for part in layer)])
 
 
 _OWN = "pass a callable policy(observations) instead"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import KernelSpec, choice_limits
-from envfleet.kernels.rollouts.policies import MLP, check_random
+from envfleet.kernels.rollouts.policies import MLP, check_random, sizes_of
 from envfleet.kernels.source import deeper, indent
 
 BLOCK_ROWS = 64
@@ -38,6 +38,7 @@ class PolicySource:
             given.
         constants: What they refer to.
         sizes: Widths of its network's layers, if it has one.
+        critic: Likewise of the critic's, whose numbers follow in `inputs`.
         activation: After every layer but the last.
         has_softmax: After the last layer.
         is_drawing: Needs generators.
@@ -48,6 +49,7 @@ class PolicySource:
     lines: tuple[str, ...]
     constants: str = ""
     sizes: tuple[int, ...] = ()
+    critic: tuple[int, ...] = ()
     activation: str = ""
     has_softmax: bool = False
     is_drawing: bool = False
@@ -77,6 +79,7 @@ def policy_source(spec: KernelSpec, policy: Any) -> PolicySource:
         tuple(_discrete_head(spec, policy) if is_discrete else _box_head(spec, policy)),
         _bounds(space.low.ravel(), space.high.ravel()) if policy.head in ("tanh", "tanh_gaussian") else "",
         policy.sizes,
+        sizes_of(policy.critic or ()),
         policy.activation,
         has_softmax=policy.head == "categorical",
         is_drawing=policy.is_stochastic,
@@ -174,73 +177,74 @@ def num_weights(sizes: tuple[int, ...]) -> int:
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(sizes))
 
 
-def layers_of(sizes: tuple[int, ...], activation: str) -> Iterator[tuple[int, int, int, str]]:
-    """Yield width, number of outputs, place in `inputs` and activation of each layer."""
-    place = 0
+def layers_of(sizes: tuple[int, ...], activation: str, start: int = 0) -> Iterator[tuple[int, int, int, str]]:
+    """Yield width, number of outputs, place in `inputs` and activation of each layer; the first begins at `start`."""
     for k, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
-        yield inputs, outputs, place, activation if k < len(sizes) - 2 else ""
-        place += (inputs + 1) * outputs
+        yield inputs, outputs, start, activation if k < len(sizes) - 2 else ""
+        start += (inputs + 1) * outputs
 
 
-def scratch_size(sizes: tuple[int, ...]) -> int:
-    """Count the float32 numbers of scratch memory on the CPU: two activations of the widest layer."""
-    return 2 * max(sizes, default=0) * BLOCK_ROWS
+def critic_start(policy: PolicySource) -> int:
+    """Return where the critic's weights begin in `inputs`: behind weights, deviations and their part of the density."""
+    return num_weights(policy.sizes) + policy.sizes[-1] + 1
 
 
-def choose_text(policy: PolicySource) -> str:
-    """Write `choose` for the CPU."""
+# ---------------------------------------------------------------------- on the CPU
+
+
+def scratch_size(policy: PolicySource) -> int:
+    """Count the float32 numbers of scratch memory: two activations of the widest layer."""
+    return 2 * max((*policy.sizes, *policy.critic), default=0) * BLOCK_ROWS
+
+
+def cpu_text(policy: PolicySource) -> str:
+    """Write `choose`, and `value(m, observations, values, inputs, scratch)` if there is a critic."""
     row = ["generator = generators[at]"] if policy.is_drawing else []
     row += ["state = states[at]"] if policy.reads_state else []
     row += policy.lines
     loop, body = "at in range(m)", row
     if policy.sizes:
         softmax = ["sums(y, z)"] if policy.has_softmax else []
-        loop = f"low in range(0, m, {BLOCK_ROWS})"
-        body = [*_through(policy.sizes), *softmax, "for r in range(rows):", *deeper(["at = low + r", *row])]
+        loop, rows = f"low in range(0, m, {BLOCK_ROWS})", ["for r in range(rows):", *deeper(["at = low + r", *row])]
+        body = [*_through(policy, policy.sizes, "layer"), *softmax, *rows]
+    forms = {f"layer_{k}": form for k, form in enumerate(layers_of(policy.sizes, policy.activation))}
+    if policy.critic:
+        layers = layers_of(policy.critic, policy.activation, critic_start(policy))
+        forms |= {f"critic_{k}": form for k, form in enumerate(layers)}
+    named = [f"{name} = dense{form}" for name, form in forms.items()]
+    named += [f"sums = softmax({policy.sizes[-1]})"] if policy.has_softmax else []
     return f"""
 import math
 
 from envfleet.kernels.rollouts.vectors import dense, softmax
 
 {policy.constants}
-{_layers(policy.sizes, policy.activation)}
-{f"sums = softmax({policy.sizes[-1]})" if policy.has_softmax else ""}
+{indent(named, 0)}
 
 
 @inner
 def choose(m, observations, actions, log_probs, generators, inputs, scratch{", states" if policy.reads_state else ""}):
     for {loop}:
 {indent(body, 2)}
+
+{_value_text(policy) if policy.critic else ""}
 """
 
 
-def values_text(sizes: tuple[int, ...], activation: str) -> str:
-    """Write `evaluate(inputs, observations, values, start, stop)` for the CPU, of flat observations."""
+def _value_text(policy: PolicySource) -> str:
     return f"""
-from envfleet.kernels.rollouts.vectors import dense
-
-{_layers(sizes, activation)}
-
-
-@compiled
-def evaluate(inputs, observations, values, start, stop):
-    scratch = np.empty({scratch_size(sizes) + 16}, np.float32)
-    scratch = scratch[(64 - np.int64(scratch.ctypes.data) % 64) // 4 :]
-    m = stop
-    for low in range(start, stop, {BLOCK_ROWS}):
-{indent(_through(sizes), 2)}
+@inner
+def value(m, observations, values, inputs, scratch):
+    for low in range(0, m, {BLOCK_ROWS}):
+{indent(_through(policy, policy.critic, "critic"), 2)}
         for r in range(rows):
             values[low + r] = y[0, r]
 """
 
 
-def _layers(sizes: tuple[int, ...], activation: str) -> str:
-    return "\n".join(f"layer_{k} = dense{form}" for k, form in enumerate(layers_of(sizes, activation)))
-
-
-def _through(sizes: tuple[int, ...]) -> list[str]:
+def _through(policy: PolicySource, sizes: tuple[int, ...], name: str) -> list[str]:
     """Bring a block of observations into `x`, and the network's outputs into `y`; halves of the scratch take turns."""
-    half, width, last = scratch_size(sizes) // 2, sizes[0], len(sizes) - 1
+    half, last = scratch_size(policy) // 2, len(sizes) - 1
 
     def activations(k: int, rows: int) -> str:
         start = half * (k % 2)
@@ -248,11 +252,11 @@ def _through(sizes: tuple[int, ...]) -> list[str]:
 
     return [
         f"rows = min({BLOCK_ROWS}, m - low)",
-        f"x = {activations(0, width)}",
+        f"x = {activations(0, sizes[0])}",
         "for r in range(rows):",
-        f"    for k in range({width}):",
-        f"        x[k, r] = observations[(low + r) * {width} + k]",
-        *(f"layer_{k}(inputs, {activations(k, sizes[k])}, {activations(k + 1, sizes[k + 1])})" for k in range(last)),
+        f"    for k in range({sizes[0]}):",
+        f"        x[k, r] = observations[(low + r) * {sizes[0]} + k]",
+        *(f"{name}_{k}(inputs, {activations(k, sizes[k])}, {activations(k + 1, sizes[k + 1])})" for k in range(last)),
         f"y = {activations(last, sizes[-1])}",
         f"z = {activations(last + 1, sizes[-1])}",  # the activations before the last layer are needed no more
     ]

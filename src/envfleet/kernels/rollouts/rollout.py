@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import secrets
 from collections.abc import Callable
@@ -16,13 +15,13 @@ from envfleet.fleet.checks import check_whole
 from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.buffers import ENDED_DTYPE
-from envfleet.kernels.cpu_target import FIRST_ADDRESS, HEADER, CpuTarget
+from envfleet.kernels.cpu_target import FIRST_ADDRESS, CpuTarget
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import Program, load_module, ready_code
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.rollouts.policies import MLP, flatten, sizes_of
-from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source, values_text
+from envfleet.kernels.rollouts.policies import MLP
+from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
 from envfleet.kernels.source import Source
 
 
@@ -58,6 +57,7 @@ class Slabs:
             # Room for all episodes that may end; what no episode touches takes no memory.
             self._ended = np.empty(self.is_reset.size, ENDED_DTYPE)
             self._ended_steps = np.empty(self.is_reset.size, np.int64)
+            self._last_values = np.empty(self.is_reset.size, np.float32)
             self._finals = [np.empty((self.is_reset.size, buffer.size), buffer.dtype) for buffer in plan.finals]
         except MemoryError as error:
             raise OutOfMemory(
@@ -74,14 +74,14 @@ class Slabs:
         return given
 
     def run(
-        self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
+        self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], network: MLP | None, seed: int
     ) -> tuple[NDArray[Any], NDArray[np.int64], list[NDArray[Any]]]:
         """Step all rows; returns records of the ended episodes by step, then row, these steps, and their last outputs.
 
         The order does not depend on the slices of rows that threads take.
         """
-        counts = self._step(batch, chooser, actions, inputs, seed)
-        num_steps = len(actions)
+        inputs = np.zeros(0, np.float32) if network is None else network.inputs()
+        counts, num_steps = self._step(batch, chooser, actions, inputs, seed), len(actions)
         starts = [start * num_steps for start, _ in batch.crew.spans]
         places = np.concatenate([start + np.arange(count) for start, count in zip(starts, counts, strict=True)])
         steps = self._ended_steps[places]
@@ -89,7 +89,11 @@ class Slabs:
         order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
         places, steps = places[order], steps[order]
         ended, outputs = self._ended[places], [self.outputs[0], *self.outputs[4:]]
+        if chooser.critic:
+            self.next_values[...] = self.values[1:]
         if batch.is_same_step:
+            if chooser.critic:
+                self.next_values[steps, ended["row"]] = self._last_values[places]
             pairs = zip(self._finals, outputs, strict=True)
             return ended, steps, [saved[places].reshape(-1, *output.shape[2:]) for saved, output in pairs]
         return ended, steps, [output[steps + (place == 0), ended["row"]] for place, output in enumerate(outputs)]
@@ -105,12 +109,12 @@ class Slabs:
         first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
         table[first : first + len(self.outputs)] = [array.ctypes.data for array in self.outputs]
         calls = np.array([program.addresses[name] for name in ("observe", "step_range", "check")])
-        addresses = np.array([array.ctypes.data for array in (actions, self.is_reset, self.log_probs)])
+        addresses = np.array([array.ctypes.data for array in (actions, self.is_reset, self.log_probs, self.values)])
 
         def work(start: int, stop: int) -> int:
             low, high = start * num_steps, stop * num_steps
             finals = [saved[low:high].ravel() for saved in self._finals]
-            ended = self._ended[low:high], self._ended_steps[low:high], *finals
+            ended = self._ended[low:high], self._ended_steps[low:high], self._last_values[low:high], *finals
             return int(rollout_range(table, calls, addresses, num_steps, seed, inputs, *ended, start, stop))
 
         before = batch.save() if chooser.is_checked else None
@@ -120,23 +124,6 @@ class Slabs:
             place = min(-1 - count for count in counts if count < 0)
             refuse_action(spec.action_space, actions, self.is_reset.shape, place)
         return counts
-
-    def evaluate(self, batch: CpuBatch, policy: MLP, episodes: RolloutEpisodes) -> None:
-        """Have the critic value all observations of the rollout, and those that its steps led to."""
-        compiled = compile_values(batch.spec, sizes_of(policy.critic or ()), policy.activation)
-        critic = functools.partial(compiled, flatten(policy.critic or ()))
-        flat, values, times = self.outputs[0].reshape(-1), self.values.reshape(-1), len(self.values)
-
-        def work(start: int, stop: int) -> int:
-            critic(flat, values, start * times, stop * times)
-            return 0
-
-        batch.crew.run(work)
-        self.next_values[...] = self.values[1:]
-        if batch.is_same_step and len(episodes):
-            last = np.empty(len(episodes), np.float32)
-            critic(np.ascontiguousarray(episodes.observations).reshape(-1), last, 0, len(last))
-            self.next_values[episodes.steps, episodes.env_indices] = last
 
 
 def run_rollout(
@@ -156,8 +143,7 @@ def run_rollout(
     slabs = _make_slabs(batch, num_steps) if out is None else out.memory[1]
     network = policy if isinstance(policy, MLP) else None
     actions = slabs.take_actions(batch, policy) if is_given else slabs.actions
-    inputs = np.zeros(1, np.float32) if network is None else network.inputs()
-    ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, inputs, word)
+    ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, network, word)
     observations, rewards, terminated, truncated, *infos = slabs.outputs
     rows, names, unpack = ended["row"].copy(), spec.kernel.info_fields, spec.observation.unpack
     episodes = RolloutEpisodes(
@@ -169,7 +155,8 @@ def run_rollout(
         unpack(last),
         dict(zip(names, last_infos, strict=True)),
     )
-    rollout = Rollout(
+    has_values = network is not None and network.critic is not None
+    return Rollout(
         unpack(observations),
         actions,
         rewards,
@@ -180,11 +167,9 @@ def run_rollout(
         episodes,
         (form, slabs),
         slabs.log_probs if network is not None and network.is_stochastic else None,
+        slabs.values[:-1] if has_values else None,
+        slabs.next_values if has_values else None,
     )
-    if network is None or network.critic is None:
-        return rollout
-    slabs.evaluate(batch, network, episodes)
-    return dataclasses.replace(rollout, values=slabs.values[:-1], next_values=slabs.next_values)
 
 
 def _make_slabs(batch: Any, num_steps: int) -> Any:
@@ -201,8 +186,8 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
 
     It steps the rows from `start` to `stop`. `first` is the table with the addresses of whole slabs of outputs,
     observations of one step more than the others; `calls` has the addresses of the kernel's `observe`, `step_range` and
-    `check`; `slabs` those of actions, of the marks of resets and of log-probabilities; `gathered`, `steps` and what
-    follows are arrays for what ended episodes leave.
+    `check`; `slabs` those of actions, of the marks of resets, of log-probabilities and of values; `gathered`, `steps`
+    and what follows are arrays for what ended episodes leave.
 
     It returns how many episodes ended, or `-1 - (step * num_envs + row)` of an action that cannot be.
     """
@@ -223,17 +208,7 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
 
     words = np.zeros(1, np.int64)
     finals = [np.zeros(1, buffer.dtype) for buffer in plan.finals]
-    arrays = np.zeros(1, np.float32), np.zeros(1, ENDED_DTYPE), words, *finals
+    numbers = np.zeros(1, np.float32)
+    arrays = numbers, np.zeros(1, ENDED_DTYPE), words, numbers, *finals
     samples = {"rollout_range": (words, words, words, 0, 0, *arrays, 0, 0)}
     return ready_code(spec, module, samples, make_names, "rollouts").functions["rollout_range"]
-
-
-@functools.lru_cache(maxsize=64)
-def compile_values(spec: KernelSpec, sizes: tuple[int, ...], activation: str) -> Callable[..., None]:
-    """Compile `evaluate(inputs, observations, values, start, stop)` of a critic; observations are flat."""
-    from envfleet.kernels import machine_code
-
-    text = HEADER.format(name=f"the values of {spec.name}") + values_text(sizes, activation)
-    module = load_module(spec, text, "values", machine_code.describe_machine())
-    arrays = np.zeros(1, np.float32), np.zeros(1, spec.observation.dtype), np.zeros(1, np.float32)
-    return ready_code(spec, module, {"evaluate": (*arrays, 0, 0)}, dict, "values").functions["evaluate"]

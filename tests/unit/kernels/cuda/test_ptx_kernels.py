@@ -20,11 +20,10 @@ from envfleet.errors import KernelError
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.program import compiling
-from envfleet.kernels.rollouts.policies import sizes_of
 from envfleet.kernels.rollouts.policy_source import GIVEN, policy_source
 
 HOPPER = (9, 0)
-NUM_ARGUMENTS = {"step": 13, "reset": 8, "observe": 5, "evaluate": 8}
+NUM_ARGUMENTS = {"step": 13, "reset": 8, "observe": 5}
 NUM_POLICY_ARGUMENTS = 3
 SHIPPED = (
     "classic.acrobot:Acrobot",
@@ -90,10 +89,7 @@ def to_ptx(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Compiler:
     def compiled(kernel: type[Kernel], has_own_params: bool, entry: str, policy: Any = None) -> str:
         spec = read_kernel(kernel)
         chooser = GIVEN if policy is None else policy_source(spec, policy)
-        if entry == "evaluate":
-            module = program.compile_values(spec, sizes_of(policy.critic), policy.activation)
-        else:
-            module = program.compile_for_cuda(spec, has_own_params, chooser)
+        module = program.compile_for_cuda(spec, has_own_params, chooser)
         num_arguments = NUM_ARGUMENTS[entry] + (NUM_POLICY_ARGUMENTS if entry == "step" and chooser.lines else 0)
         with compiling(spec, "CUDA"), target.translating():
             text, _ = cuda.compile_ptx(getattr(module, entry).py_func, (numba.int64,) * num_arguments, cc=HOPPER)
@@ -136,9 +132,6 @@ def test_rollouts_become_ptx(to_ptx: Compiler, kernel: type[Kernel], policy: str
     chosen: Any = policy if policy == "random" else network_of(policy)
     text = to_ptx(kernel, False, "step", chosen)
     assert "ld.f64" not in text  # memory is known to be global
-    if policy != "random" and chosen.critic is not None:
-        text = to_ptx(kernel, False, "evaluate", chosen)
-        assert "ld.global.f32" in text
 
 
 @pytest.mark.parametrize("entry", ["step", "observe"])

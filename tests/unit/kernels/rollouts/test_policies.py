@@ -16,8 +16,7 @@ import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP, Kernel
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policies import check_random, flatten
-from envfleet.kernels.rollouts.rollout import compile_values
+from envfleet.kernels.rollouts.policies import check_random
 
 NUM_STEPS = 12
 
@@ -167,10 +166,11 @@ def test_new_weights_are_used() -> None:
 def test_activations(activation: Any) -> None:
     """A network of one number that hands its activation on, over all of the range and beyond."""
     x = np.concatenate([np.linspace(-12, 12, 20_001), [0.0, 1e-30, 3e38, -3e38]]).astype(np.float32)
-    layers_of_one = MLP([(np.ones((1, 1)), np.zeros(1))] * 2).weights
-    evaluate = compile_values(read_kernel(Line), (1, 1, 1), activation)
-    found = np.empty(len(x), np.float32)
-    evaluate(flatten(layers_of_one), x, found, 0, len(x))
+    one: Any = [(np.ones((1, 1)), np.zeros(1))] * 2
+    policy = MLP([(np.ones((4, 1)), np.zeros(4))], activation, critic=one)
+    with make(Line, len(x)) as fleet:
+        fleet.set_attr("x", x)
+        found = fleet.rollout(policy, 1).values[0]
     expected = np.tanh(x.astype(np.float64)) if activation == "tanh" else np.maximum(x, 0)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=4e-7)
 
