@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -82,6 +82,9 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.actor_encoder, inputs = make_encoder(packing, config.network)
         self.critic_encoder, _ = make_encoder(packing, config.network)
+        for encoder in (self.actor_encoder, self.critic_encoder):
+            if config.network is None:
+                _orthogonal(encoder, math.sqrt(2))
         self.actor, self.critic = (
             _orthogonal(mlp([inputs, *config.hidden, size], config.activation, layer_norm=config.layer_norm), last_gain)
             for size, last_gain in ((outputs, 0.01), (1, 1.0))
@@ -194,11 +197,13 @@ class SquashedPolicy:
 
 
 ActorPolicy = CategoricalPolicy | SquashedPolicy
+Module = TypeVar("Module", bound=nn.Module)
 
 
-def _orthogonal(network: nn.Sequential, last_gain: float) -> nn.Sequential:
-    layers = [layer for layer in network if isinstance(layer, nn.Linear)]
+def _orthogonal(network: Module, last_gain: float) -> Module:
+    layers = [layer for layer in network.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
     for layer in layers:
         nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
-        nn.init.zeros_(layer.bias)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
     return network
