@@ -60,14 +60,13 @@ def main() -> None:
         for info in head.all_processes[kind]:
             os.kill(info.process.pid, signal.SIGKILL)
             info.process.wait()  # until then it still takes connections
-    for name, fleet in fleets.items():
+    for name, fleet in {**bystanders, **fleets}.items():  # at once: without its raylet Ray ends actors sooner or later
         attempt(f"step {name}", functools.partial(step, fleet))
+    for name, fleet in fleets.items():
         kill_worker(fleet)
         attempt(f"lost {name}", functools.partial(step, fleet))
         attempt(f"again {name}", functools.partial(step, fleet))
     attempt("make", lambda: envfleet.make(CountingEnv, 2, backend="ray"))
-    for name, fleet in bystanders.items():
-        attempt(f"step {name}", functools.partial(step, fleet))
     for name, fleet in {**fleets, **bystanders}.items():
         attempt(f"close {name}", fleet.close)
     print(json.dumps({"what": "actors", "outcome": "gone" if no_actor_stays() else "left", "took_s": 0}), flush=True)
