@@ -6,6 +6,7 @@ and how many seconds it took.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -41,10 +42,6 @@ def step(fleet: Any) -> None:
     fleet.step(np.zeros(2, np.int64))
 
 
-def kill_worker(fleet: Any) -> None:
-    os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
-
-
 def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args=HEAD)
     head: Any = cluster.head_node  # Ray types it as what it is before the start
@@ -56,6 +53,7 @@ def main() -> None:
     bystanders = {f"{way} bystander": way(ENV_FNS, workers=1) for way in (NEAR, FAR)}
     for fleet in (*fleets.values(), *bystanders.values()):
         fleet.reset(seed=0)
+    pids = {name: fleet.stats().workers[0].pid for name, fleet in fleets.items()}  # which Ray may not tell later
     for kind in ("gcs_server", "raylet"):
         for info in head.all_processes[kind]:
             os.kill(info.process.pid, signal.SIGKILL)
@@ -63,7 +61,8 @@ def main() -> None:
     for name, fleet in {**bystanders, **fleets}.items():  # at once: without its raylet Ray ends actors sooner or later
         attempt(f"step {name}", functools.partial(step, fleet))
     for name, fleet in fleets.items():
-        kill_worker(fleet)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[name], signal.SIGKILL)
         attempt(f"lost {name}", functools.partial(step, fleet))
         attempt(f"again {name}", functools.partial(step, fleet))
     attempt("make", lambda: envfleet.make(CountingEnv, 2, backend="ray"))
