@@ -27,7 +27,6 @@ from envfleet.fleet.leaves import (
     Wording,
     fit,
     label,
-    range_of,
     row_buffers,
     write_values,
 )
@@ -240,7 +239,7 @@ def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> Part:
 def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> Part:
     # By its string: the dtype of an unpickled space is a copy, which would fail the quick checks by identity.
     dtype = np.dtype(np.dtype(space.dtype).str)
-    leaf = Leaf(path, tuple(int(length) for length in space.shape or ()), dtype, range_of(space))
+    leaf = Leaf(path, tuple(int(length) for length in space.shape or ()), dtype, space)
     found.leaves.append(leaf)
     return _ArrayPart(leaf, len(found.leaves) - 1)
 
@@ -286,8 +285,11 @@ class SpaceLayout:
         self.num_objects = found.num_objects
         self._single = found.leaves[0] if found.leaves and found.leaves[0].path == () else None
         self.is_array = self._single is not None
-        is_number = self.is_array and isinstance(space, gymnasium.spaces.Discrete)
-        self._scalars = _Scalars(found.leaves[0], is_checked) if is_number else None
+        self._is_number = self.is_array and isinstance(space, gymnasium.spaces.Discrete)
+
+    @functools.cached_property
+    def _scalars(self) -> _Scalars:
+        return _Scalars(self.leaves[0], self._is_checked)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its space: an unpickled dtype is a copy, which would fail the quick checks by identity.
@@ -322,7 +324,7 @@ class SpaceLayout:
         """
         if self._single is not None:
             array = arrays[0]
-            if self._scalars is not None:
+            if self._is_number:
                 try:
                     return [*map(self._scalars.__getitem__, array.tolist())]
                 except KeyError:

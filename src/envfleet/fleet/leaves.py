@@ -112,16 +112,21 @@ class Leaf:
         path: Keys and indices that lead to it from the space; `()` is the space itself.
         shape: Shape of one value.
         dtype: Its dtype.
-        allowed: Which numbers it may hold, where that is checked.
+        space: What decides which numbers it may hold.
     """
 
     path: Path
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    allowed: Range | None = dataclasses.field(default=None, compare=False)
+    space: ArraySpace = dataclasses.field(compare=False)
 
     def __str__(self) -> str:
         return f"{label('', self.path)} {self.shape} {self.dtype}".lstrip()
+
+    @functools.cached_property
+    def allowed(self) -> Range | None:
+        """Which numbers it may hold, where that is checked."""
+        return range_of(self.space)
 
     def holds(self, array: NDArray[Any]) -> bool:
         """Return whether a batch of values, of the right shape and dtype, is free of NaN and in range."""

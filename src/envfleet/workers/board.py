@@ -81,14 +81,15 @@ def make_fence() -> Callable[[], None]:
     return fence
 
 
-def board_bytes(num_workers: int) -> int:
-    """Return the size of a board with a line per worker and one for the owner, in whole pages."""
-    return -(-8 * WORDS * (1 + num_workers) // mmap.PAGESIZE) * mmap.PAGESIZE
+def lines_of(memory: Callable[[int], Any], num_workers: int) -> list[Line]:
+    """Return the lines of a board: one per worker, then the owner's.
 
-
-def lines_of(buffer: Any, num_workers: int) -> list[Line]:
-    """Return the lines of a board: one per worker, then the owner's."""
-    words = memoryview(buffer).cast("B").cast("q")
+    Args:
+        memory: Allocates or maps so many bytes, in whole pages.
+        num_workers: How many workers have a line.
+    """
+    size_bytes = -(-8 * WORDS * (1 + num_workers) // mmap.PAGESIZE) * mmap.PAGESIZE
+    words = memoryview(memory(size_bytes)).cast("B").cast("q")
     return [words[WORDS * k : WORDS * (k + 1)] for k in range(num_workers + 1)]
 
 

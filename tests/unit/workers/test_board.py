@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from envfleet.workers.board import IS_AWAKE, OWNER_AWAKE_NS, Choice, Waiting, board_bytes, lines_of
+from envfleet.workers.board import IS_AWAKE, OWNER_AWAKE_NS, Choice, Waiting, lines_of
 
 
 class Machine:
     """Cycles that take so many microseconds awake and asleep, on a clock of their own."""
 
     def __init__(self, awake_us: float, asleep_us: float) -> None:
-        self.line = lines_of(bytearray(board_bytes(0)), 0)[0]
+        self.line = lines_of(bytearray, 0)[0]
         self.choice, self.now_ns, self.is_awake = Choice(self.line), time.perf_counter_ns(), True
         self.costs_us = {True: awake_us, False: asleep_us}
 
@@ -64,7 +64,7 @@ def test_a_pause_between_steps_changes_nothing() -> None:
 
 
 def test_waiting_ends_awake_and_is_counted() -> None:
-    owner = lines_of(bytearray(board_bytes(0)), 0)[0]
+    owner = lines_of(bytearray, 0)[0]
     slept: list[float] = []
 
     def sleep(timeout_s: float) -> bool:

@@ -264,7 +264,7 @@ def start_far_worker(
         The process, and its words of the board.
     """
     stacks, files = NamelessFile(), [NamelessFile(), *([put_shared(shared)] if shared else [])]
-    line, _ = board.lines_of(files[0].allocate(board.board_bytes(1)), 1)
+    line, _ = board.lines_of(files[0].allocate, 1)
     place, fds = place._replace(shared=form_of(shared)), [*peers, stacks.fd, *(file.fd for file in files)]
     process = WorkerProcess("envfleet.workers.transports.far:run", place, fds, stacks)
     for file in files:
@@ -299,7 +299,7 @@ def run(place: Place, fds: list[int]) -> None:
     lifeline, data, stack_fd, board_fd, *shared_fds = fds
     _hold_on(lifeline)
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
-    line, owner = lines = board.lines_of(NamelessFile(board_fd).map(board.board_bytes(1)), 1)
+    line, owner = lines = board.lines_of(NamelessFile(board_fd).map, 1)
     mirror = _Mirror(Connection(socket.socket(fileno=data)), len(place.rows), lines)
     seat = Seat(
         place=Place(0, 1, range(len(place.rows)), len(place.rows), {}),

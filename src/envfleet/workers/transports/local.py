@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import Waiting, board_bytes, lines_of
+from envfleet.workers.board import Waiting, lines_of
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.memory import HeapMail
 from envfleet.workers.serve import Place, Seat
@@ -25,7 +25,7 @@ class LocalTransport(Transport):
 
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
         self._plans, self._shared, count = plans, shared, len(plans)
-        *self.lines, self._owner = lines_of(bytearray(board_bytes(count)), count)
+        *self.lines, self._owner = lines_of(bytearray, count)
         self.requests, self.replies = HeapMail(), [HeapMail() for _ in plans]
         self._block: Any = None
 

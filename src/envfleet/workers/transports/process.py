@@ -80,7 +80,7 @@ class ProcessTransport(Transport):
         count = len(self._plans)
         self._files += [NamelessFile() for _ in range(4 + count)]
         self._board, self._arrays, requests, self._stacks, *self._reply_files = self._files
-        *self.lines, owner = board.lines_of(self._board.allocate(board.board_bytes(count)), count)
+        *self.lines, owner = board.lines_of(self._board.allocate, count)
         fcntl.fcntl(self._stacks.fd, fcntl.F_SETFL, fcntl.fcntl(self._stacks.fd, fcntl.F_GETFL) | os.O_APPEND)
         self._requests_fd = requests.fd
         self.requests: FileMail = FileMail(requests.fd, count + self._num_envs + 1)

@@ -7,7 +7,7 @@ import functools
 import signal
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import WORKER_AWAKE_NS, Poller, Waiting, board_bytes, lines_of, ring_pipe
+from envfleet.workers.board import WORKER_AWAKE_NS, Poller, Waiting, lines_of, ring_pipe
 from envfleet.workers.memory import FileMail, NamelessFile
 from envfleet.workers.serve import Place, Seat, Server
 from envfleet.workers.shared import map_shared
@@ -23,7 +23,7 @@ def run(place: Place, fds: list[int]) -> None:
     board_fd, arrays_fd, requests_fd, replies_fd, stack_fd, bell_fd, owner_fd, *shared_fds = fds
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
     board = NamelessFile(board_fd)
-    *lines, owner = lines_of(board.map(board_bytes(place.num_workers)), place.num_workers)
+    *lines, owner = lines_of(board.map, place.num_workers)
     line = lines[place.worker]
 
     def map_arrays(spec: ArraysSpec) -> FleetArrays:
