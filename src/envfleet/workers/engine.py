@@ -27,8 +27,9 @@ from envfleet.workers.arrays import ArraysSpec
 from envfleet.workers.board import BUSY_NS, COLUMNS, FLAGS, MAIL, STEPS, TABLE, Verb
 from envfleet.workers.columns import ColumnReader
 from envfleet.workers.crew import Crew
+from envfleet.workers.division import check_states, messages_of, split
 from envfleet.workers.env_checks import batch_spaces
-from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply, ResetPlan, RowState
+from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply
 from envfleet.workers.partial import Loss, PartialSteps
 from envfleet.workers.replay import write_replay
 from envfleet.workers.state import rng_state_of
@@ -355,7 +356,7 @@ class WorkersEngine(seam.Engine):
             self._partial.forget()
             self._crew.lost.clear()
         elif isinstance(request, seam.SetState):
-            self._check_states(request)
+            check_states(request, self._num_envs)
         if (is_reset or isinstance(request, seam.SetState)) and not self.copy and not self._partial:
             self._turn(is_whole)
         self._open = self._ask(request)
@@ -377,14 +378,10 @@ class WorkersEngine(seam.Engine):
 
     def _ask(self, request: seam.Request, messages: Mapping[int, Any] | None = None) -> _Open:
         """Ask workers for their part of a request."""
-        crew = self._crew
-        if not isinstance(request, seam.Reset):
-            messages = self._messages(request)
-            crew.send(Verb.CALL, messages, self._generation)
-            return _Open(request, messages)
-        messages = self._plan_reset(request) if messages is None else messages
-        crew.send(Verb.RESET, messages, self._generation)
-        for worker, plan in messages.items():
+        crew, is_reset = self._crew, isinstance(request, seam.Reset)
+        messages = messages or messages_of(request, crew.spans, self._generation)
+        crew.send(Verb.RESET if is_reset else Verb.CALL, messages, self._generation)
+        for worker, plan in messages.items() if is_reset else ():
             for place, seed in zip(plan.rows, plan.seeds, strict=True):
                 row = crew.spans[worker][place]
                 crew.lost.pop(row, None)  # a row that is reset need not be told that it was lost
@@ -465,66 +462,12 @@ class WorkersEngine(seam.Engine):
         if isinstance(request, seam.SetAttr):
             return None
         values: list[Any] = [None] * len(every)
-        for worker, mine, _ in self._split(rows):
+        for worker, mine, _ in split(rows, self._crew.spans):
             for place, value in zip(mine, replies[worker].value, strict=True):
                 values[place] = value
         if isinstance(request, seam.GetState):
             return [(state, self._episodes.save(row)) for state, row in zip(values, every, strict=True)]
         return values
-
-    def _split(self, rows: seam.Rows | None) -> list[tuple[int, list[int], list[int]]]:
-        """Sort rows to workers: each worker, the places in `rows` of its own, and these rows counted from its first."""
-        spans = self._crew.spans
-        if rows is None:
-            return [(worker, list(span), list(range(len(span)))) for worker, span in enumerate(spans)]
-        holders, found = self._partial.worker_of[rows], []
-        for worker in np.unique(holders).tolist():
-            places = np.flatnonzero(holders == worker)
-            found.append((worker, places.tolist(), (rows[places] - spans[worker].start).tolist()))
-        return found
-
-    def _messages(self, request: seam.Request) -> dict[int, Any]:
-        """Return what each worker is asked: a method of its group, and arguments."""
-        messages: dict[int, Any] = {}
-        for worker, places, local in self._split(getattr(request, "rows", None)):
-            if isinstance(request, seam.Call):
-                messages[worker] = "call", (request.name, request.args, dict(request.kwargs), local)
-            elif isinstance(request, seam.GetState):
-                messages[worker] = "get_state", (self._generation, local)
-            elif isinstance(request, seam.SetState):
-                states = {row: request.states[place][0] for row, place in zip(local, places, strict=True)}
-                messages[worker] = "set_state", (self._generation, states)
-            elif isinstance(request, seam.SetAttr):
-                values = request.values
-                mine = [values[place] if isinstance(values, (list, tuple)) else values for place in places]
-                messages[worker] = "set_attr", (request.name, mine)
-        return messages
-
-    def _plan_reset(self, request: seam.Reset) -> dict[int, ResetPlan]:
-        """Return the rows of each worker that it is asked to reset."""
-        seeds, options = request.seeds, request.options
-        plans = {}
-        for worker, places, local in self._split(request.rows):
-            if isinstance(seeds, int):
-                mine: list[int | None] = [seeds + self._crew.spans[worker].start + row for row in local]
-            else:
-                mine = [None] * len(places) if seeds is None else [seeds[place] for place in places]
-            each = [options[p] for p in places] if isinstance(options, Sequence) else [options or None] * len(places)
-            plans[worker] = ResetPlan(local, mine, [None if one is None else dict(one) for one in each])
-        return plans
-
-    def _check_states(self, request: seam.SetState) -> None:
-        count, states = self._num_envs if request.rows is None else len(request.rows), request.states
-        wanted = f"expected a list of {count} made by get_state, one per sub-environment to restore"
-        if not isinstance(states, Sequence) or isinstance(states, str):
-            raise errors.InvalidArgument(f"states is of type {type(states).__name__}, {wanted}")
-        if len(states) != count:
-            raise errors.InvalidArgument(f"states has {len(states)} entries, {wanted}")
-        for k, state in enumerate(states):
-            if not (isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], RowState)):
-                raise errors.InvalidArgument(
-                    f"states[{k}] is of type {type(state).__name__} and not a saved state, {wanted}"
-                )
 
     def _turn(self, is_whole: bool) -> None:
         """Continue in the other generation, so that views that the caller holds survive this call, too."""
