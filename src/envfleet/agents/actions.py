@@ -76,8 +76,10 @@ class DiscreteChoices(ActionTable):
         return np.asarray(actions, np.int64) - self._start
 
 
-class Bounds:
+class Bounds(nn.Module):
     """A bounded box, as an agent sees it: every element from -1 to 1.
+
+    As a module it makes actions of outputs of a network: the tanh of the first ones, stretched to the box.
 
     Args:
         space: The box.
@@ -86,7 +88,11 @@ class Bounds:
         InvalidArgument: It is no box of floats, or not bounded.
     """
 
+    low: Tensor
+    high: Tensor
+
     def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
+        super().__init__()
         if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f" or not space.is_bounded():
             raise InvalidArgument(
                 f"the action space is {space}, expected a bounded Box of floats: take DDDQN or PPO for Discrete, "
@@ -98,6 +104,15 @@ class Bounds:
         self._middle = (space.low.astype(np.float64) + space.high) / 2
         self._reach = (space.high.astype(np.float64) - space.low) / 2
         self._divisor = np.where(self._reach == 0, 1.0, self._reach)
+        self.register_buffer("low", torch.from_numpy(space.low.copy()))  # what files of policies hold
+        self.register_buffer("high", torch.from_numpy(space.high.copy()))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """`(N, at least the size of an action)` to actions, `(N, …)`."""
+        units = torch.tanh(outputs[:, : self.size]).double().reshape(-1, *self.shape)
+        low, high = self.low.double(), self.high.double()
+        actions = (low + high) / 2 + (high - low) / 2 * units
+        return torch.minimum(torch.maximum(actions.to(self.low.dtype), self.low), self.high)
 
     def take(self, units: NDArray[Any]) -> NDArray[Any]:
         """Actions of the box, `(N, …)`, from numbers in [-1, 1], `(N, size)`."""
@@ -127,30 +142,6 @@ class BestChoice(nn.Module):
     def forward(self, outputs: Tensor) -> Tensor:
         """`(N, choices)` to actions, `(N, …)`."""
         return self.actions[outputs.argmax(dim=1)]
-
-
-class BestInBounds(nn.Module):
-    """The tanh of the first outputs of a network, stretched to a box, as a module.
-
-    Args:
-        space: The box.
-    """
-
-    low: Tensor
-    high: Tensor
-
-    def __init__(self, space: Any) -> None:
-        super().__init__()
-        self._size, self._shape = int(np.prod(space.shape)), space.shape
-        self.register_buffer("low", torch.from_numpy(space.low.copy()))
-        self.register_buffer("high", torch.from_numpy(space.high.copy()))
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        """`(N, at least the size of an action)` to actions, `(N, …)`."""
-        units = torch.tanh(outputs[:, : self._size]).double().reshape(-1, *self._shape)
-        low, high = self.low.double(), self.high.double()
-        actions = (low + high) / 2 + (high - low) / 2 * units
-        return torch.minimum(torch.maximum(actions.to(self.low.dtype), self.low), self.high)
 
 
 def choices_of(space: spaces.Space[Any] | ActionTable) -> ActionTable:

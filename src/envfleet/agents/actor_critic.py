@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents.actions import ActionTable, Bounds, DiscreteChoices
+from envfleet.agents.actions import ActionTable, BestChoice, Bounds, DiscreteChoices
 from envfleet.agents.hyperparameters import NetworkConfig
 from envfleet.agents.networks import make_encoder, mlp
 from envfleet.agents.packing import Packing
@@ -130,15 +130,16 @@ class ActorCritic(nn.Module):
 
 
 class CategoricalPolicy:
-    """The outputs are the logarithms of chances, up to a constant."""
+    """The outputs are the logarithms of chances, up to a constant.
+
+    Attributes:
+        num_outputs: How many there are.
+        best: From outputs to the likeliest actions.
+    """
 
     def __init__(self, space: spaces.Discrete[Any]) -> None:
         self._choices = DiscreteChoices(space)
-        self.num_outputs = len(self._choices)
-
-    def best(self, outputs: Tensor) -> NDArray[Any]:
-        """Return the likeliest actions."""
-        return self._choices.take(outputs.argmax(dim=1).cpu().numpy())
+        self.num_outputs, self.best = len(self._choices), BestChoice(self._choices)
 
     def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
         """Random actions."""
@@ -163,23 +164,23 @@ class SquashedPolicy:
     """The outputs are the means of a normal distribution, whose draws are squashed into bounds by tanh.
 
     All is reckoned before the tanh: its slope is the same under the old policy and the new, so it falls out of ratios.
+
+    Attributes:
+        num_outputs: How many there are.
+        best: From outputs to the likeliest actions.
     """
 
     def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
-        self._bounds = Bounds(space)
-        self.num_outputs = self._bounds.size
-
-    def best(self, outputs: Tensor) -> NDArray[Any]:
-        """Return the likeliest actions."""
-        return self._bounds.take(torch.tanh(outputs).cpu().numpy())
+        self.best = Bounds(space)
+        self.num_outputs = self.best.size
 
     def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
         """Random actions."""
-        return self._bounds.take(torch.tanh(outputs + log_std.exp() * random.normal(outputs)).cpu().numpy())
+        return self.best.take(torch.tanh(outputs + log_std.exp() * random.normal(outputs)).cpu().numpy())
 
     def targets(self, actions: NDArray[Any]) -> Tensor:
         """Return what the tanh was taken of."""
-        return torch.from_numpy(np.arctanh(self._bounds.units(actions).clip(-_MOST_UNIT, _MOST_UNIT)))
+        return torch.from_numpy(np.arctanh(self.best.units(actions).clip(-_MOST_UNIT, _MOST_UNIT)))
 
     def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Logarithms of the densities of actions before the tanh, and entropies, `(B,)` each.

@@ -211,6 +211,8 @@ ContinuousConfig = TypeVar("ContinuousConfig", bound=ExplorationConfig)
 class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     """An off-policy agent for actions in a bounded box, which it sees as numbers from -1 to 1."""
 
+    _actor: nn.Module  # from rows of observations to outputs, of which the tanh of the first is the best action
+
     def _build(self) -> None:
         config, self._bounds = self.config, Bounds(self.action_space)
         form, place = (config.capacity, self.packing.space, (self._bounds.size,)), config.replay_device or self.device
@@ -220,6 +222,10 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
                 self.num_envs, self._bounds.size, config.noise_exponent, config.noise_length, self.random.numpy
             )
             self._learners["noise"] = self._noise
+
+    def best_actions(self) -> nn.Module:
+        """Return the actor without noise as a module."""
+        return nn.Sequential(self._actor, self._bounds).to(self.device)
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._bounds.units(actions)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents import compiled
-from envfleet.agents.actions import BestChoice, BestInBounds, choices_of
 from envfleet.agents.actor_critic import (
     MOST,
     ActorCritic,
@@ -119,6 +118,7 @@ class PPO(SlabAgent[PPOConfig]):
         else:
             self._policy, log_std = SquashedPolicy(action_space), config.initial_log_std
         self._network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std).to(self.device)
+        self._policy.best.to(self.device)
         network = self._network
         parts = (network.actor, network.critic, network.actor_encoder, network.critic_encoder)
         learned = [*(parameter for part in parts for parameter in part.parameters()), network.log_std]
@@ -129,14 +129,13 @@ class PPO(SlabAgent[PPOConfig]):
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         outputs = self._outputs(inputs)
         if deterministic:
-            return self._policy.best(outputs)
+            actions: NDArray[Any] = self._policy.best(outputs).cpu().numpy()
+            return actions
         return self._policy.draw(outputs, self._network.log_std, self.random)
 
     def best_actions(self) -> nn.Module:
         """Return the likeliest action as a module."""
-        space: Any = self.action_space
-        is_discrete = isinstance(space, spaces.Discrete)
-        return nn.Sequential(self._network, BestChoice(choices_of(space)) if is_discrete else BestInBounds(space))
+        return nn.Sequential(self._network, self._policy.best)
 
     def export_policy(self, deterministic: bool = False) -> MLP | None:
         """Return the policy as a network that rollouts of kernels compile; it normalises observations itself.

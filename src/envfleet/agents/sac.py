@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from envfleet.agents import compiled
-from envfleet.agents.actions import BestInBounds
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import check_above
@@ -104,10 +103,6 @@ class SAC(ContinuousAgent[SACConfig]):
             free = free + log_stds.exp() * torch.from_numpy(noise).to(self.device)
         units: F32 = torch.tanh(free).cpu().numpy()
         return units
-
-    def best_actions(self) -> nn.Module:
-        """Return the actor without noise as a module."""
-        return nn.Sequential(self._actor, BestInBounds(self.action_space))  # means come first
 
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from envfleet.agents import compiled
-from envfleet.agents.actions import BestInBounds
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
@@ -77,10 +76,6 @@ class TD3(ContinuousAgent[TD3Config]):
 
     def _explore(self, units: F32, noise: F32 | None) -> F32:
         return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
-
-    def best_actions(self) -> nn.Module:
-        """Return the actor without noise as a module."""
-        return nn.Sequential(self._actor, BestInBounds(self.action_space))
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
