@@ -1,7 +1,8 @@
-"""Actions that agents choose from: the numbers of discrete spaces, a table, a box."""
+"""Actions that agents choose from: the numbers of discrete spaces, a table, a box; and how PPO draws them."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from envfleet.errors import InvalidArgument
+from envfleet.kernels.rollouts.policies import Head
+
+_MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
+MOST = math.atanh(_MOST_UNIT)
 
 
 class ActionTable:
@@ -158,3 +163,72 @@ def choices_of(space: spaces.Space[Any] | ActionTable) -> ActionTable:
         f"the action space is {space}, expected Discrete or an ActionTable: pass ActionTable(actions) to choose from a "
         "few continuous actions"
     )
+
+
+class CategoricalPolicy:
+    """The outputs are the logarithms of chances, up to a constant.
+
+    Attributes:
+        num_outputs: How many there are.
+        best: From outputs to the likeliest actions.
+    """
+
+    def __init__(self, space: spaces.Discrete[Any]) -> None:
+        self._choices = DiscreteChoices(space)
+        self.num_outputs, self.best = len(self._choices), BestChoice(self._choices)
+
+    def draw(self, outputs: Tensor, log_std: Tensor, generator: torch.Generator) -> NDArray[Any]:
+        """Random actions."""
+        drawn = torch.multinomial(outputs.softmax(dim=1), 1, generator=generator).squeeze(1)
+        return self._choices.take(drawn.cpu().numpy())
+
+    def targets(self, actions: NDArray[Any]) -> Tensor:
+        """Numbers of the actions, from 0."""
+        return torch.from_numpy(self._choices.indices(actions))
+
+    def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the chances of actions, and entropies, `(B,)` each."""
+        logs = outputs.log_softmax(dim=1)
+        return logs.gather(1, targets[:, None]).squeeze(1), -(logs.exp() * logs).sum(dim=1)
+
+    def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
+        """Return the name of this in a compiled policy."""
+        return ("argmax" if deterministic else "categorical"), None
+
+
+class SquashedPolicy:
+    """The outputs are the means of a normal distribution, whose draws are squashed into bounds by tanh.
+
+    All is reckoned before the tanh: its slope is the same under the old policy and the new, so it falls out of ratios.
+
+    Attributes:
+        num_outputs: How many there are.
+        best: From outputs to the likeliest actions.
+    """
+
+    def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
+        self.best = Bounds(space)
+        self.num_outputs = self.best.size
+
+    def draw(self, outputs: Tensor, log_std: Tensor, generator: torch.Generator) -> NDArray[Any]:
+        """Random actions."""
+        noise = torch.randn(outputs.shape, generator=generator, device=outputs.device)
+        return self.best.take(torch.tanh(outputs + log_std.exp() * noise).cpu().numpy())
+
+    def targets(self, actions: NDArray[Any]) -> Tensor:
+        """Return what the tanh was taken of."""
+        return torch.from_numpy(np.arctanh(self.best.units(actions).clip(-_MOST_UNIT, _MOST_UNIT)))
+
+    def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the densities of actions before the tanh, and entropies, `(B,)` each.
+
+        Means beyond the outermost action count as that one, or what is drawn around them would look unlikely.
+        """
+        scaled = (targets - outputs.clamp(-MOST, MOST)) * (-log_std).exp()
+        logs = -0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)
+        entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+        return logs.sum(dim=1), entropy.expand(len(outputs))
+
+    def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
+        """Return the name of this in a compiled policy, and its noise."""
+        return ("tanh", None) if deterministic else ("tanh_gaussian", log_std.detach().cpu().numpy())

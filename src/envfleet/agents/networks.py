@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents.descent import Flat
@@ -20,7 +22,7 @@ from envfleet.registry import find_own
 _MODULES = {"relu": nn.ReLU, "tanh": nn.Tanh}
 Network = TypeVar("Network", bound=nn.Module)
 
-
+_SMALLEST_VARIANCE = 1e-8
 _MOST_ONE_HOT = 64  # of more values each has a vector of so many numbers, which is learned
 
 
@@ -254,3 +256,118 @@ def target_of(network: Network) -> tuple[Network, Flat]:
     target = copy.deepcopy(network).requires_grad_(False)
     pairs = zip(target.parameters(), network.parameters(), strict=True)
     return target, Flat(copied for copied, parameter in pairs if parameter.requires_grad)
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of a stream, by element, in float64; saved with the networks.
+
+    Batches are joined by the formula of Chan, Golub and LeVeque (1979), which does not lose digits.
+
+    Args:
+        size: Elements.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, rows: Tensor) -> None:
+        """Take in more, `(M, size)`."""
+        rows = rows.double()
+        count, mean = len(rows), rows.mean(dim=0)
+        total = self.count + count
+        apart = mean - self.mean
+        self.squares += (rows - mean).square().sum(dim=0) + apart.square() * self.count * count / total
+        self.mean += apart * count / total
+        self.count.copy_(total)
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviation, `(size,)`; 1 before anything was seen, and where nothing varies."""
+        variance = self.squares / self.count.clamp(min=1.0)
+        return torch.where(variance > _SMALLEST_VARIANCE, variance, torch.ones_like(variance)).sqrt()
+
+    def normalise(self, values: Tensor) -> Tensor:
+        """Bring values to mean 0 and variance 1, in their own dtype."""
+        return (values - self.mean.to(values.dtype)) / self.deviation.to(values.dtype)
+
+    def restore(self, values: Tensor) -> Tensor:
+        """Undo `normalise`."""
+        return values * self.deviation.to(values.dtype) + self.mean.to(values.dtype)
+
+
+class ActorCritic(nn.Module):
+    """A network for the policy and one for values, apart from each other, with the moments of what they see.
+
+    Args:
+        packing: Of observations.
+        outputs: Of the policy.
+        config: Of the networks.
+        initial_log_std: Of the outputs, to be learned; `None` if they are not the means of a distribution.
+    """
+
+    def __init__(self, packing: Packing, outputs: int, config: NetworkConfig, initial_log_std: float | None) -> None:
+        super().__init__()
+        self.actor_encoder, inputs = make_encoder(packing, config.network)
+        self.critic_encoder, _ = make_encoder(packing, config.network)
+        for encoder in (self.actor_encoder, self.critic_encoder):
+            if config.network is None:
+                _orthogonal(encoder, math.sqrt(2))
+        self.actor, self.critic = (
+            _orthogonal(mlp([inputs, *config.hidden, size], config.activation, layer_norm=config.layer_norm), last_gain)
+            for size, last_gain in ((outputs, 0.01), (1, 1.0))
+        )
+        self.is_dense = isinstance(self.actor_encoder, nn.Identity) and not config.layer_norm
+        self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std or 0.0), initial_log_std is not None)
+        self.observation_moments = RunningMoments(packing.num_inputs)
+        self.value_moments = RunningMoments(1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return what the policy is made of, `(B, outputs)`."""
+        outputs: Tensor = self.actor(self.actor_encoder(self.observation_moments.normalise(inputs)))
+        return outputs
+
+    def raw_values(self, inputs: Tensor) -> Tensor:
+        """Values as the critic learns them, `(B,)`."""
+        values: Tensor = self.critic(self.critic_encoder(self.observation_moments.normalise(inputs)))
+        return values.squeeze(-1)
+
+    @torch.no_grad()
+    def take_returns(self, returns: Tensor) -> None:
+        """Take returns, `(B,)`, into the moments of values, and keep what the critic says as it is.
+
+        Its last layer makes up for the change of scale (PopArt, van Hasselt et al. 2016, arXiv:1602.07714, equation 6).
+        """
+        moments, last = self.value_moments, self.critic[-1]
+        mean, deviation = moments.mean.clone(), moments.deviation
+        moments.update(returns[:, None])
+        for parameter in last.parameters():
+            parameter.mul_((deviation / moments.deviation).to(parameter.dtype))
+        list(last.parameters())[1].add_(((mean - moments.mean) / moments.deviation).to(torch.float32))
+
+    def export(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """W and b of every layer of the actor, float64, with the normalisation of observations in the first."""
+        layers = [layer for layer in self.actor if isinstance(layer, nn.Linear)]
+        weights = [
+            (layer.weight.detach().double().cpu().numpy(), layer.bias.detach().double().cpu().numpy())
+            for layer in layers
+        ]
+        moments = self.observation_moments
+        first = weights[0][0] / moments.deviation.cpu().numpy()
+        return [(first, weights[0][1] - first @ moments.mean.cpu().numpy()), *weights[1:]]
+
+
+def _orthogonal(network: Network, last_gain: float) -> Network:
+    layers = [layer for layer in network.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return network

@@ -14,18 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents import compiled
-from envfleet.agents.actor_critic import (
-    MOST,
-    ActorCritic,
-    ActorPolicy,
-    CategoricalPolicy,
-    SquashedPolicy,
-)
+from envfleet.agents.actions import MOST, CategoricalPolicy, SquashedPolicy
 from envfleet.agents.agent import SlabAgent
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, Means, layers_of, workspace
-from envfleet.agents.gae import generalised_advantages
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
+from envfleet.agents.networks import ActorCritic
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.rollouts.policies import MLP
@@ -96,6 +90,38 @@ class Lessons(NamedTuple):
     goals: Any
 
 
+@torch.no_grad()
+def generalised_advantages(
+    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float,
+    lambda_: float,
+) -> Tensor:  # fmt: skip
+    """Estimate how much better every action was than expected (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+
+    An episode that terminated has no value after its end; one that was truncated has the value of its last observation.
+    Either way nothing of the episode that follows is counted.
+
+    Args:
+        rewards: `(T, N)`.
+        values: Of the observations acted on, `(T, N)`.
+        next_values: Of what every action led to, `(T, N)`: where an episode ended, of its last observation, not of the
+            first one of the next episode.
+        terminated: bool `(T, N)`.
+        truncated: bool `(T, N)`.
+        gamma: Discount per step.
+        lambda_: 0 trusts the values alone, 1 the rewards alone.
+
+    Returns:
+        Advantages, `(T, N)`. Of steps that were resets they mean nothing, and nothing of them reaches other steps.
+    """
+    errors = rewards + gamma * torch.where(terminated, torch.zeros_like(next_values), next_values) - values
+    carried = gamma * lambda_ * (~(terminated | truncated)).to(errors.dtype)
+    advantages = torch.empty_like(errors)
+    following = torch.zeros_like(errors[0])
+    for step in range(len(errors) - 1, -1, -1):
+        following = torch.addcmul(errors[step], carried[step], following, out=advantages[step])
+    return advantages
+
+
 class PPO(SlabAgent[PPOConfig]):
     """Learns from slabs of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
 
@@ -112,7 +138,7 @@ class PPO(SlabAgent[PPOConfig]):
                 f"PPOConfig.normalise_observations=True for observations of {seen}, expected a Box or MultiBinary: "
                 "choices have no mean, leave it out"
             )
-        self._policy: ActorPolicy
+        self._policy: CategoricalPolicy | SquashedPolicy
         if isinstance(action_space, spaces.Discrete):
             self._policy, log_std = CategoricalPolicy(action_space), None
         else:
@@ -131,7 +157,7 @@ class PPO(SlabAgent[PPOConfig]):
         if deterministic:
             actions: NDArray[Any] = self._policy.best(outputs).cpu().numpy()
             return actions
-        return self._policy.draw(outputs, self._network.log_std, self.random)
+        return self._policy.draw(outputs, self._network.log_std, self.random.torch)
 
     def best_actions(self) -> nn.Module:
         """Return the likeliest action as a module."""

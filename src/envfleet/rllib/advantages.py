@@ -13,7 +13,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
-from envfleet.agents.gae import generalised_advantages
+from envfleet.agents.ppo import generalised_advantages
 from envfleet.rllib.passes import in_parts
 from envfleet.rllib.rollout import PackedRollout
 

@@ -15,8 +15,8 @@ from gymnasium.vector import AutoresetMode
 
 import envfleet
 from envfleet.agents import PPO, Collector, PPOConfig, Slab
-from envfleet.agents.actor_critic import RunningMoments
-from envfleet.agents.gae import generalised_advantages
+from envfleet.agents.networks import RunningMoments
+from envfleet.agents.ppo import generalised_advantages
 from envfleet.errors import InvalidArgument
 
 

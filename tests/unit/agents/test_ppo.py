@@ -12,9 +12,8 @@ import torch
 from gymnasium import spaces
 
 from envfleet.agents import PPO, PPOConfig, Slab
-from envfleet.agents.actor_critic import SquashedPolicy
+from envfleet.agents.actions import SquashedPolicy
 from envfleet.agents.compiled import TANH, _activate
-from envfleet.agents.randomness import Random
 
 STEPS, ENVS = 16, 8
 SEEN, PUSH = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -96,11 +95,11 @@ def test_an_action_that_has_become_far_likelier_does_not_undo_the_policy(
 
 def test_means_beyond_the_outermost_action_make_what_is_drawn_no_less_likely() -> None:
     """A tanh of 12 and one of 13 are both 1 in float32: which was drawn cannot be told any more."""
-    policy, random = SquashedPolicy(PUSH), Random(np.random.SeedSequence(0))
+    policy, generator = SquashedPolicy(PUSH), torch.Generator().manual_seed(0)
     log_std = torch.full((2,), -2.0)
     inside, outside = torch.full((1000, 2), 2.0), torch.full((1000, 2), 12.0)
     logs = [
-        policy.log_probs(means, log_std, policy.targets(policy.draw(means, log_std, random)))[0]
+        policy.log_probs(means, log_std, policy.targets(policy.draw(means, log_std, generator)))[0]
         for means in (inside, outside)
     ]
     assert logs[1].min() > logs[0].mean()
