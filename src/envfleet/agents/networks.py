@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -63,12 +62,12 @@ class PartEncoder(nn.Module):
 
     def __init__(self, packing: Packing) -> None:
         super().__init__()
-        self._sizes = [part.size for part in packing.parts]
+        self._packing = packing
         self.parts = nn.ModuleList(_encoder_of(part) for part in packing.parts)
 
     def forward(self, rows: Tensor) -> Tensor:
         """`(N, inputs)` to `(N, features)`."""
-        columns = torch.split(rows, self._sizes, dim=1)
+        columns = self._packing.columns(rows)
         return torch.cat([encode(column) for encode, column in zip(self.parts, columns, strict=True)], dim=1)
 
 
@@ -112,18 +111,12 @@ class ImageEncoder(nn.Sequential):
         is_first = middle == last if (first == middle) != (middle == last) else first < last
         channels, height, width = (first, middle, last) if is_first else (last, first, middle)
         self._shape, self._is_first = shape, is_first
-        layers: list[nn.Module]
-        if min(height, width) >= 36:
-            layers = [
-                nn.Conv2d(channels, 32, 8, 4),
-                nn.ReLU(),
-                nn.Conv2d(32, 64, 4, 2),
-                nn.ReLU(),
-                nn.Conv2d(64, 64, 3),
-            ]
-        else:
-            layers = [nn.Conv2d(channels, 16, 3, padding=int(min(height, width) < 3))]
-        super().__init__(*layers, nn.ReLU(), nn.Flatten())
+        is_large = min(height, width) >= 36
+        layers = list[nn.Module]()
+        for filters, size, stride in [(32, 8, 4), (64, 4, 2), (64, 3, 1)] if is_large else [(16, 3, 1)]:
+            layers += [nn.Conv2d(channels, filters, size, stride, padding=int(min(height, width) < 3)), nn.ReLU()]
+            channels = filters
+        super().__init__(*layers, nn.Flatten())
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """`(N, pixels)` to `(N, features)`."""
@@ -160,34 +153,19 @@ class OwnEncoder(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """`(N, inputs)` to `(N, features)`."""
-        parts = self._packing.parts
-        columns = torch.split(rows, [part.size for part in parts], dim=1)
-        features: Tensor = self.module(self._packing.nest(list(map(_shaped, parts, columns))))
+        features: Tensor = self.module(self._packing.nest(rows))
         return features
-
-
-def _shaped(part: Part, column: Tensor) -> Tensor:
-    values = column.reshape(-1, *part.shape)
-    return values.long() if isinstance(part.space, (spaces.Discrete, spaces.MultiDiscrete)) else values
 
 
 def is_vector(packing: Packing) -> bool:
     """Return whether dense layers can take observations as they are."""
-    space = packing.original
-    choices = (spaces.Discrete, spaces.MultiDiscrete)
-    return not packing.is_nested and not isinstance(space, choices) and not _is_image(packing.parts[0])
-
-
-def _is_image(part: Part) -> bool:
-    return isinstance(part.space, spaces.Box) and len(part.shape) == 3 and part.dtype.itemsize == 1
+    return not packing.is_nested and not any(part.counts or part.is_image for part in packing.parts)
 
 
 def _encoder_of(part: Part) -> nn.Module:
-    if isinstance(part.space, spaces.Discrete):
-        return ChoiceEncoder([int(part.space.n)])
-    if isinstance(part.space, spaces.MultiDiscrete):
-        return ChoiceEncoder([int(count) for count in part.space.nvec.ravel()])
-    return ImageEncoder(part.shape) if _is_image(part) else nn.Identity()
+    if part.counts:
+        return ChoiceEncoder(part.counts)
+    return ImageEncoder(part.shape) if part.is_image else nn.Identity()
 
 
 def mlp(sizes: Sequence[int], activation: Activation = "relu", *, layer_norm: bool = False) -> nn.Sequential:

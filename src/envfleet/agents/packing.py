@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -21,42 +21,44 @@ def encode(observations: Tensor) -> Tensor:
     return rows.float() / 255.0 if rows.dtype == torch.uint8 else rows.float()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Part:
     """One array of an observation.
 
+    Args:
+        path: The keys and indices that lead to it.
+        space: Box, Discrete, MultiBinary or MultiDiscrete.
+
     Attributes:
         name: Its path, such as `"camera.image"`; `"observation"` if it is all there is.
-        keys: The keys and indices that lead to it.
-        space: Box, Discrete, MultiBinary or MultiDiscrete.
+        space: As above.
+        shape: Of one value.
+        size: Elements of one value.
+        dtype: That it is packed in: one byte per element where that is enough, else float32.
+        counts: Values of each choice; empty if it has no choices.
+        is_image: Whether it has three dimensions of uint8 or bool.
     """
 
-    name: str
-    keys: tuple[str | int, ...]
-    space: spaces.Space[Any]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape of one value."""
-        return self.space.shape or ()
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements."""
-        return int(np.prod(self.shape))
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Return the dtype it is packed in: one byte per element where that is enough, else float32."""
-        is_small = isinstance(self.space, spaces.MultiBinary) or self.space.dtype in {np.dtype("u1"), np.dtype("?")}
-        return np.dtype(np.uint8 if is_small else np.float32)
+    def __init__(self, path: tuple[str | int, ...], space: Any) -> None:
+        self.name = ".".join(map(str, path)) or "observation"
+        self.space, self.shape, self.size = space, space.shape, math.prod(space.shape)
+        is_small = isinstance(space, spaces.MultiBinary) or space.dtype in {np.dtype("u1"), np.dtype("?")}
+        self.dtype = np.dtype(np.uint8 if is_small else np.float32)
+        self.counts: list[int] = []
+        if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+            self.counts = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec).tolist()
+        self.is_image = is_small and isinstance(space, spaces.Box) and len(self.shape) == 3
 
     def numbers(self, values: Tensor) -> Tensor:
         """Return values, `(N, …)`, as float32 `(N, size)`: uint8 scaled to [0, 1], choices counted from 0."""
         rows = encode(values)
-        if isinstance(self.space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(self.space.start):
+        if self.counts and np.any(self.space.start):
             return rows - torch.as_tensor(np.ravel(self.space.start), dtype=torch.float32, device=rows.device)
         return rows
+
+    def shaped(self, rows: Tensor) -> Tensor:
+        """Return what `numbers` made, `(N, size)`, as `(N, …)`; choices as int64."""
+        values = rows.reshape(-1, *self.shape)
+        return values.long() if self.counts else values
 
 
 class Packing:
@@ -93,7 +95,8 @@ class Packing:
                 "Tuple of them: leave other parts out (gymnasium.wrappers.FilterObservation), or make numbers of them "
                 "(TransformObservation)"
             )
-        self.parts = tuple(_part(space, leaf.path) for leaf in self._layout.leaves)
+        leaves = zip(self._layout.leaves, self._layout.apart(space), strict=True)
+        self.parts = tuple(Part(leaf.path, part) for leaf, part in leaves)
         self.is_nested = isinstance(space, (spaces.Dict, spaces.Tuple))
         self.num_inputs = sum(part.size for part in self.parts)
         size_bytes = sum(part.size * part.dtype.itemsize for part in self.parts)
@@ -144,8 +147,14 @@ class Packing:
             values.append(typed.reshape(-1, *part.shape))
         return values
 
-    def nest(self, values: list[Any]) -> Any:
-        """Return the arrays of observations, one per part, in the form of the space."""
+    def columns(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the part of rows, `(N, num_inputs)`, that each part of an observation has, `(N, size)`."""
+        return torch.split(rows, [part.size for part in self.parts], dim=1)
+
+    def nest(self, rows: Tensor) -> Any:
+        """Return rows, `(N, num_inputs)`, in the form of the space; choices as int64 from 0."""
+        columns = zip(self.parts, self.columns(rows), strict=True)
+        values: Any = [part.shaped(column) for part, column in columns]  # tensors in place of arrays
         return self._layout.batch(values)
 
     def rows(self, packed: Tensor) -> Tensor:
@@ -156,9 +165,3 @@ class Packing:
         """Return the arrays of observations, one `(N, …)` per part, as networks get them."""
         rows = [part.numbers(value) for part, value in zip(self.parts, values, strict=True)]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
-
-
-def _part(space: Any, keys: tuple[str | int, ...]) -> Part:
-    for key in keys:
-        space = space[key]
-    return Part(".".join(map(str, keys)) or "observation", keys, space)

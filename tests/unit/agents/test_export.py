@@ -15,6 +15,7 @@ from tests.unit.agents.test_spaces import KINDS, ROBOT, SPACES, drawn, make
 
 from envfleet.agents import DDDQN, PPO, ActionTable, Agent, DDDQNConfig, PPOConfig, export_policy
 from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.fleet.layout import SpaceLayout
 
 VECTOR = spaces.Box(-np.inf, np.inf, (2, 3), np.float32)
 SPEED = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 10.0]), dtype=np.float64)
@@ -22,13 +23,10 @@ SPEED = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 10.0]), dtype=np.float6
 
 def parts(agent: Agent[Any], observations: Any) -> dict[str, Any]:
     """The arrays of a batch by the names that files have for them."""
-    found = {}
-    for part in agent.packing.parts:
-        value = observations
-        for key in part.keys:
-            value = value[key]
-        found[part.name] = np.asarray(value, part.space.dtype)
-    return found
+    values = SpaceLayout(agent.observation_space).apart(observations)
+    return {
+        part.name: np.asarray(value, part.space.dtype) for part, value in zip(agent.packing.parts, values, strict=True)
+    }
 
 
 def check(agent: Agent[Any], folder: Path) -> None:

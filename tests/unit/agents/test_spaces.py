@@ -29,6 +29,7 @@ from envfleet.agents import (
 from envfleet.agents.networks import ImageEncoder, make_encoder
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.rollout import map_arrays
 
 ROBOT = spaces.Dict(
@@ -91,15 +92,12 @@ def learn(agent: Any, space: spaces.Space[Any]) -> dict[str, float]:
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_rows_hold_what_was_observed(space: spaces.Space[Any]) -> None:
-    packing, observations = Packing(space), drawn(space, 5)
+    packing, layout, observations = Packing(space), SpaceLayout(space), drawn(space, 5)
     rows = packing.rows(torch.from_numpy(packing.pack(observations))).numpy()
     assert rows.shape == (5, packing.num_inputs)
     for row, observation in zip(rows, iterate(batch_space(space, 5), observations), strict=True):
         expected = []
-        for part in packing.parts:
-            value = observation
-            for key in part.keys:
-                value = value[key]
+        for part, value in zip(packing.parts, layout.apart(observation), strict=True):
             number = np.ravel(value).astype(np.float64)
             if isinstance(part.space, (spaces.Discrete, spaces.MultiDiscrete)):
                 number -= np.ravel(part.space.start)
@@ -137,7 +135,7 @@ def test_agents_learn_save_and_load_in_every_space(kind: str, space: spaces.Spac
     agent.save(tmp_path / "agent.pt")
     loaded = load_agent(tmp_path / "agent.pt")
     assert loaded.observation_space == space
-    assert [part.keys for part in loaded.packing.parts] == [part.keys for part in agent.packing.parts]
+    assert [part.name for part in loaded.packing.parts] == [part.name for part in agent.packing.parts]
     chosen = agent.act_batch(observations, deterministic=True)
     assert np.array_equal(loaded.act_batch(observations, deterministic=True), chosen)
     one = next(iter(iterate(batch_space(space, 4), observations)))
