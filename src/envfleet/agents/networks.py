@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents.descent import Flat
-from envfleet.agents.hyperparameters import Activation, NetworkConfig
+from envfleet.agents.hyperparameters import NetworkConfig
 from envfleet.agents.packing import Packing, Part
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
@@ -168,18 +168,24 @@ def _encoder_of(part: Part) -> nn.Module:
     return ImageEncoder(part.shape) if part.is_image else nn.Identity()
 
 
-def mlp(sizes: Sequence[int], activation: Activation = "relu", *, layer_norm: bool = False) -> nn.Sequential:
+def mlp(sizes: Sequence[int], config: NetworkConfig) -> nn.Sequential:
     """Return a fully connected network with an activation after every layer but the last, normalised before it."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), *([nn.LayerNorm(outputs)] if layer_norm else []), _MODULES[activation]()]
-    return nn.Sequential(*layers[: -1 - layer_norm])
+        layers += [nn.Linear(inputs, outputs), *_behind(outputs, config)]
+    return nn.Sequential(*layers[: -1 - config.layer_norm])
+
+
+def _behind(outputs: int, config: NetworkConfig) -> list[nn.Module]:
+    """Return what follows a hidden layer."""
+    norm = [nn.LayerNorm(outputs)] if config.layer_norm else []
+    return [*norm, _MODULES[config.activation]()]
 
 
 def network_of(packing: Packing, config: NetworkConfig, outputs: int) -> nn.Module:
     """Return a network from rows of observations, `(N, inputs)`, to `(N, outputs)`."""
     encoder, inputs = make_encoder(packing, config.network)
-    body = mlp([inputs, *config.hidden, outputs], config.activation, layer_norm=config.layer_norm)
+    body = mlp([inputs, *config.hidden, outputs], config)
     return body if isinstance(encoder, nn.Identity) else nn.Sequential(encoder, body)
 
 
@@ -190,9 +196,8 @@ class DuelingNetwork(nn.Module):
         super().__init__()
         self.encoder, inputs = make_encoder(packing, config.network)
         last = config.hidden[-1]
-        layers = mlp([inputs, *config.hidden], config.activation, layer_norm=config.layer_norm)
-        norm = [nn.LayerNorm(last)] if config.layer_norm else []
-        self.body = nn.Sequential(layers, *norm, _MODULES[config.activation]())
+        layers = mlp([inputs, *config.hidden], config)
+        self.body = nn.Sequential(layers, *_behind(last, config))
         value, self.heads = nn.Linear(last, 1), nn.Linear(last, num_actions)
         self.heads.weight = nn.Parameter(torch.cat([value.weight, self.heads.weight]))  # the value comes first
         self.heads.bias = nn.Parameter(torch.cat([value.bias, self.heads.bias]))
@@ -211,8 +216,7 @@ class Critics(nn.Module):
     def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
         super().__init__()
         self.encoder, inputs = make_encoder(packing, config.network)
-        sizes = [inputs + size, *config.hidden, 1]
-        self.critics = nn.ModuleList(mlp(sizes, config.activation, layer_norm=config.layer_norm) for _ in range(2))
+        self.critics = nn.ModuleList(mlp([inputs + size, *config.hidden, 1], config) for _ in range(2))
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """`(N, …)` each to values `(2, N)`."""
@@ -298,10 +302,8 @@ class ActorCritic(nn.Module):
         for encoder in (self.actor_encoder, self.critic_encoder):
             if config.network is None:
                 _orthogonal(encoder, math.sqrt(2))
-        self.actor, self.critic = (
-            _orthogonal(mlp([inputs, *config.hidden, size], config.activation, layer_norm=config.layer_norm), last_gain)
-            for size, last_gain in ((outputs, 0.01), (1, 1.0))
-        )
+        self.actor = _orthogonal(mlp([inputs, *config.hidden, outputs], config), 0.01)
+        self.critic = _orthogonal(mlp([inputs, *config.hidden, 1], config), 1.0)
         self.is_dense = isinstance(self.actor_encoder, nn.Identity) and not config.layer_norm
         self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std or 0.0), initial_log_std is not None)
         self.observation_moments = RunningMoments(packing.num_inputs)
