@@ -15,7 +15,7 @@ from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, choices_of
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
-from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
+from envfleet.agents.hyperparameters import OffPolicyConfig, Positive, Share
 from envfleet.agents.networks import DuelingNetwork, target_of
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
@@ -37,20 +37,15 @@ class DDDQNConfig(OffPolicyConfig):
         beta_updates: Updates over which it does.
     """
 
-    max_grad_norm: float | None = 10.0
-    epsilon_start: float = 1.0
-    epsilon_end: float = 0.05
-    epsilon_transitions: int = 50_000
-    target_period: int = 1
+    max_grad_norm: Positive[float | None] = 10.0
+    epsilon_start: Share = 1.0
+    epsilon_end: Share = 0.05
+    epsilon_transitions: Positive[int] = 50_000
+    target_period: Positive[int] = 1
     prioritised: bool = False
-    priority_alpha: float = 0.6
-    priority_beta: float = 0.4
-    beta_updates: int = 100_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_above(self, 0, "epsilon_transitions", "target_period", "beta_updates")
-        check_between(self, 0, 1, "epsilon_start", "epsilon_end", "priority_alpha", "priority_beta")
+    priority_alpha: Share = 0.6
+    priority_beta: Share = 0.4
+    beta_updates: Positive[int] = 100_000
 
 
 class DDDQN(OffPolicyAgent[DDDQNConfig]):

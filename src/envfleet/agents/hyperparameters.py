@@ -1,43 +1,39 @@
-"""Hyperparameters that agents share, and checks of all of them."""
+"""Hyperparameters that agents share, and the numbers that all of them may be."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from envfleet.errors import InvalidArgument
 
 Activation = Literal["relu", "tanh"]
+Number = TypeVar("Number", bound=float | None)
 
 
-def takes_none(config_class: Any, name: str) -> bool:
-    """Return whether a hyperparameter may be `None`, by its annotation."""
-    return "None" in str(config_class.__dataclass_fields__[name].type)
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that a hyperparameter may be, as a part of its type.
 
-
-def check_above(config: object, bound: float, *names: str) -> None:
-    """Check that these hyperparameters are finite numbers above a bound, or `None` where that is allowed.
-
-    Raises:
-        InvalidArgument: One is not; the message names it.
+    Attributes:
+        low: The least; left out if there is no highest.
+        high: The highest; `None`: all finite ones above `low`.
     """
-    for name in names:
-        value = getattr(config, name)
-        if not (takes_none(type(config), name) if value is None else bound < value < math.inf):
-            raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number above {bound:g}")
+
+    low: float
+    high: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return self.low < value < math.inf if self.high is None else self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"above {self.low:g}" if self.high is None else f"from {self.low:g} to {self.high:g}"
 
 
-def check_between(config: object, low: float, high: float, *names: str) -> None:
-    """Check that these hyperparameters lie from `low` to `high`, both included.
-
-    Raises:
-        InvalidArgument: One does not; the message names it.
-    """
-    for name in names:
-        value = getattr(config, name)
-        if value is None or not low <= value <= high:
-            raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number from {low:g} to {high:g}")
+Positive = Annotated[Number, Range(0)]
+NotNegative = Annotated[Number, Range(0, math.inf)]
+Share = Annotated[float, Range(0, 1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,9 +54,9 @@ class NetworkConfig:
             numba and SciPy are installed. Elsewhere, and if not, torch makes them; `is_compiled` of the agent says so.
     """
 
-    learning_rate: float = 3e-4
-    learning_rate_end: float | None = None
-    learning_rate_transitions: int = 10_000_000
+    learning_rate: Positive[float] = 3e-4
+    learning_rate_end: Positive[float | None] = None
+    learning_rate_transitions: Positive[int] = 10_000_000
     hidden: tuple[int, ...] = (256, 256)
     activation: Activation = "relu"
     layer_norm: bool = False
@@ -68,7 +64,9 @@ class NetworkConfig:
     compiled: bool = True
 
     def __post_init__(self) -> None:
-        check_above(self, 0, "learning_rate", "learning_rate_end", "learning_rate_transitions")
+        hints = get_type_hints(type(self), include_extras=True)
+        for field in dataclasses.fields(self):
+            self._check(field.name, hints[field.name])
         widths: Any = self.hidden
         if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
             raise InvalidArgument(
@@ -77,6 +75,13 @@ class NetworkConfig:
             )
         if self.activation not in get_args(Activation):
             raise InvalidArgument(f"{type(self).__name__}.activation={self.activation!r}: pass 'tanh' or 'relu'")
+
+    def _check(self, name: str, hint: Any) -> None:
+        value = getattr(self, name)
+        for allowed in getattr(hint, "__metadata__", ()):
+            is_allowed = isinstance(None, hint.__origin__) if value is None else value in allowed
+            if isinstance(allowed, Range) and not is_allowed:
+                raise InvalidArgument(f"{type(self).__name__}.{name}={value!r}: pass a number {allowed}")
 
     def learning_rate_after(self, transitions: int) -> float:
         """Return the learning rate after so many transitions."""
@@ -102,17 +107,11 @@ class OffPolicyConfig(NetworkConfig):
             networks.
     """
 
-    gamma: float = 0.99
-    batch_size: int = 256
-    capacity: int = 1_000_000
-    warmup: int = 1_000
-    num_steps: int = 1
-    target_tau: float = 0.005
-    max_grad_norm: float | None = None
+    gamma: Share = 0.99
+    batch_size: Positive[int] = 256
+    capacity: Positive[int] = 1_000_000
+    warmup: NotNegative[int] = 1_000
+    num_steps: Positive[int] = 1
+    target_tau: Positive[Share] = 0.005
+    max_grad_norm: Positive[float | None] = None
     replay_device: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_above(self, 0, "batch_size", "capacity", "num_steps", "target_tau", "max_grad_norm")
-        check_between(self, 0, 1, "gamma", "target_tau")
-        check_between(self, 0, math.inf, "warmup")

@@ -15,7 +15,7 @@ from envfleet.agents.actions import Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32
 from envfleet.agents.descent import Adam, Means
-from envfleet.agents.hyperparameters import OffPolicyConfig
+from envfleet.agents.hyperparameters import OffPolicyConfig, Positive
 from envfleet.agents.n_step import NStepWriter
 from envfleet.agents.randomness import ColouredNoise
 from envfleet.agents.replay import Batch, ReplayBuffer
@@ -202,7 +202,7 @@ class ExplorationConfig(OffPolicyConfig):
     """
 
     noise_exponent: float = 0.0
-    noise_length: int = 1_000
+    noise_length: Positive[int] = 1_000
 
 
 ContinuousConfig = TypeVar("ContinuousConfig", bound=ExplorationConfig)

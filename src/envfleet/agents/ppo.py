@@ -18,7 +18,7 @@ from envfleet.agents.actions import MOST, CategoricalPolicy, SquashedPolicy
 from envfleet.agents.agent import SlabAgent
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, Means, layers_of, workspace
-from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
+from envfleet.agents.hyperparameters import Activation, NetworkConfig, NotNegative, Positive, Share
 from envfleet.agents.networks import ActorCritic
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
@@ -50,26 +50,20 @@ class PPOConfig(NetworkConfig):
         initial_log_std: Of continuous actions before the tanh.
     """
 
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    num_epochs: int = 10
-    num_minibatches: int = 8
-    value_weight: float = 0.5
-    entropy_weight: float = 0.0
-    max_grad_norm: float | None = 0.5
-    target_kl: float | None = None
+    gamma: Share = 0.99
+    gae_lambda: Share = 0.95
+    clip: Positive[float] = 0.2
+    num_epochs: Positive[int] = 10
+    num_minibatches: Positive[int] = 8
+    value_weight: NotNegative[float] = 0.5
+    entropy_weight: NotNegative[float] = 0.0
+    max_grad_norm: Positive[float | None] = 0.5
+    target_kl: Positive[float | None] = None
     normalise_observations: bool = False
     normalise_values: bool = False
     hidden: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
     initial_log_std: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_above(self, 0, "clip", "num_epochs", "num_minibatches", "max_grad_norm", "target_kl")
-        check_between(self, 0, 1, "gamma", "gae_lambda")
-        check_between(self, 0, math.inf, "value_weight", "entropy_weight")
 
 
 class Lessons(NamedTuple):

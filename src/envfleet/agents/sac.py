@@ -15,7 +15,7 @@ from torch.nn import functional
 from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
-from envfleet.agents.hyperparameters import check_above
+from envfleet.agents.hyperparameters import Positive
 from envfleet.agents.networks import Critics, network_of, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
@@ -32,11 +32,7 @@ class SACConfig(ExplorationConfig):
     """
 
     target_entropy: float | None = None
-    initial_temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_above(self, 0, "initial_temperature", "noise_length")
+    initial_temperature: Positive[float] = 1.0
 
 
 LOG_STD_RANGE = (-5.0, 2.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,12 @@ from torch import Tensor
 from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
-from envfleet.agents.hyperparameters import check_above, check_between
+from envfleet.agents.hyperparameters import Positive, Range
 from envfleet.agents.networks import Critics, network_of, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
+
+_Noise = Annotated[float, Range(0, 2)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,17 +36,11 @@ class TD3Config(ExplorationConfig):
             bounds, where the tanh has no slope to learn by.
     """
 
-    exploration_noise: float = 0.1
-    target_noise: float = 0.2
-    target_noise_clip: float = 0.5
-    policy_delay: int = 2
-    saturation_penalty: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_between(self, 0, 2, "exploration_noise", "target_noise", "target_noise_clip")
-        check_above(self, 0, "policy_delay", "noise_length")
-        check_between(self, 0, 1000, "saturation_penalty")
+    exploration_noise: _Noise = 0.1
+    target_noise: _Noise = 0.2
+    target_noise_clip: _Noise = 0.5
+    policy_delay: Positive[int] = 2
+    saturation_penalty: Annotated[float, Range(0, 1000)] = 0.0
 
 
 class TD3(ContinuousAgent[TD3Config]):
