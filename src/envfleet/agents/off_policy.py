@@ -17,6 +17,7 @@ from envfleet.agents.compiled import F32
 from envfleet.agents.descent import Adam, Means
 from envfleet.agents.hyperparameters import OffPolicyConfig, Positive
 from envfleet.agents.n_step import NStepWriter
+from envfleet.agents.networks import Critics, network_of
 from envfleet.agents.randomness import ColouredNoise
 from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
@@ -209,9 +210,12 @@ ContinuousConfig = TypeVar("ContinuousConfig", bound=ExplorationConfig)
 
 
 class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
-    """An off-policy agent for actions in a bounded box, which it sees as numbers from -1 to 1."""
+    """An off-policy agent for actions in a bounded box, which it sees as numbers from -1 to 1.
 
-    _actor: nn.Module  # from rows of observations to outputs, of which the tanh of the first is the best action
+    It has an actor, of whose outputs for an action the tanh of the first ones is the best action, and two critics.
+    """
+
+    _num_outputs = 1  # of the actor, for each element of an action
 
     def _build(self) -> None:
         config, self._bounds = self.config, Bounds(self.action_space)
@@ -222,6 +226,14 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
                 self.num_envs, self._bounds.size, config.noise_exponent, config.noise_length, self.random.numpy
             )
             self._learners["noise"] = self._noise
+        self._actor = network_of(self.packing, config, self._num_outputs * self._bounds.size).to(self.device)
+        self._critics = Critics(self.packing, config, self._bounds.size).to(self.device)
+        self._actor_optimiser, self._critic_optimiser = (
+            Adam(network.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
+            for network in (self._actor, self._critics)
+        )
+        self._networks = {"actor": self._actor, "critics": self._critics}
+        self._learners |= {"actor_optimiser": self._actor_optimiser, "critic_optimiser": self._critic_optimiser}
 
     def best_actions(self) -> nn.Module:
         """Return the actor without noise as a module."""

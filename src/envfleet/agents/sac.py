@@ -16,7 +16,7 @@ from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import Positive
-from envfleet.agents.networks import Critics, network_of, target_of
+from envfleet.agents.networks import target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 
@@ -67,31 +67,19 @@ class SAC(ContinuousAgent[SACConfig]):
     """Learns a distribution over continuous actions that earns much and stays as random as it can."""
 
     config_class = SACConfig
+    _num_outputs = 2  # see `moments`
     _num_noises = 2
 
     def _build(self) -> None:
-        super()._build()
+        super()._build()  # of actor and critics
         config, size = self.config, self._bounds.size
-        self._actor = network_of(self.packing, config, 2 * size).to(self.device)  # see `moments`
-        self._critics = Critics(self.packing, config, size).to(self.device)
         self._targets, self._target_parts = target_of(self._critics)
         self._temperature = nn.ParameterDict({"log_alpha": torch.tensor(math.log(config.initial_temperature))})
         self._temperature.to(self.device)  # the weight of the entropy, by its logarithm
         self._target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
-        self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
-        self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
         self._temperature_optimiser = Adam(self._temperature.parameters(), config.learning_rate, max_norm=None)
-        self._networks = {
-            "actor": self._actor,
-            "critics": self._critics,
-            "targets": self._targets,
-            "temperature": self._temperature,
-        }
-        self._learners |= {
-            "actor_optimiser": self._actor_optimiser,
-            "critic_optimiser": self._critic_optimiser,
-            "temperature_optimiser": self._temperature_optimiser,
-        }
+        self._networks |= {"targets": self._targets, "temperature": self._temperature}
+        self._learners["temperature_optimiser"] = self._temperature_optimiser
 
     def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
         free, log_stds = moments(self._actor(inputs))

@@ -15,7 +15,7 @@ from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import Positive, Range
-from envfleet.agents.networks import Critics, network_of, target_of
+from envfleet.agents.networks import target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 
@@ -50,21 +50,10 @@ class TD3(ContinuousAgent[TD3Config]):
     _num_noises = 1
 
     def _build(self) -> None:
-        super()._build()
-        config, size = self.config, self._bounds.size
-        self._actor = network_of(self.packing, config, size).to(self.device)
-        self._critics = Critics(self.packing, config, size).to(self.device)
+        super()._build()  # of actor and critics
         self._target_actor, self._target_actor_parts = target_of(self._actor)
         self._target_critics, self._target_critic_parts = target_of(self._critics)
-        self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
-        self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
-        self._networks = {
-            "actor": self._actor,
-            "critics": self._critics,
-            "target_actor": self._target_actor,
-            "target_critics": self._target_critics,
-        }
-        self._learners |= {"actor_optimiser": self._actor_optimiser, "critic_optimiser": self._critic_optimiser}
+        self._networks |= {"target_actor": self._target_actor, "target_critics": self._target_critics}
 
     def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
         units: F32 = torch.tanh(self._actor(inputs)).cpu().numpy()
