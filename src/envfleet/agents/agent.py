@@ -18,7 +18,7 @@ from envfleet.agents import compiled, saving
 from envfleet.agents.actions import ActionTable
 from envfleet.agents.networks import is_vector
 from envfleet.agents.packing import Packing
-from envfleet.agents.randomness import Random, initialising
+from envfleet.agents.randomness import Random, torch_seed
 from envfleet.errors import InvalidArgument
 from envfleet.registry import AGENTS, resolve
 
@@ -78,7 +78,8 @@ class Agent(abc.ABC, Generic[Config]):
         self._networks: dict[str, nn.Module] = {}
         self._learners: dict[str, Any] = {"random": self.random}
         self._memories: dict[str, Any] = {}
-        with initialising(for_weights):
+        with torch.random.fork_rng(devices=[]):  # leaves torch's global generator as it was
+            torch.manual_seed(torch_seed(for_weights))
             self._build()
         # What a child changes of its parent is not known to compiled code, so a class has to compile for itself.
         if "_compile" in vars(type(self)) and self._can_compile():
@@ -170,7 +171,7 @@ class Agent(abc.ABC, Generic[Config]):
 
     def weights(self) -> dict[str, dict[str, Tensor]]:
         """Copies of the weights of all networks: what a snapshot of the policy needs."""
-        copies: dict[str, dict[str, Tensor]] = saving.portable(self.state_dict("weights")["networks"])
+        copies: dict[str, dict[str, Tensor]] = self.state_dict("weights")["networks"]
         return copies
 
     def set_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -214,8 +215,7 @@ class Agent(abc.ABC, Generic[Config]):
         """Take over the state of another agent of the same form; what it does not hold stays as it is."""
         state = saving.portable(state)  # optimisers would share tensors with it
         self.set_weights(state["networks"])
-        if "counters" in state:
-            self.num_transitions, self.num_updates = state["counters"]["transitions"], state["counters"]["updates"]
+        self.num_transitions, self.num_updates = state["counters"]["transitions"], state["counters"]["updates"]
         for kind, parts in (("learners", self._learners), ("memories", self._memories)):
             for name in parts.keys() & state.get(kind, {}).keys():
                 parts[name].load_state_dict(state[kind][name])

@@ -89,8 +89,7 @@ def _write_onnx(policy: Policy, examples: tuple[Tensor, ...], path: Path) -> Non
 
 def _examples(packing: Packing) -> tuple[Tensor, ...]:
     """Return a batch of 2 observations; files take batches of any size."""
-    firsts = (getattr(part.space, "start", 0) for part in packing.parts)
-    arrays = (
-        np.full((2, *part.shape), first, part.space.dtype) for part, first in zip(packing.parts, firsts, strict=True)
+    return tuple(
+        torch.from_numpy(np.full((2, *part.shape), getattr(part.space, "start", 0), part.space.dtype))
+        for part in packing.parts
     )
-    return tuple(map(torch.from_numpy, arrays))

@@ -25,10 +25,7 @@ def find_agent(kind: str, place: str) -> type[Agent[Any]]:
     Raises:
         InvalidArgument: There is no such class, or it is no agent that can be trained.
     """
-    if kind in AGENTS:
-        registered: type[Agent[Any]] = resolve(AGENTS[kind])
-        return registered
-    found = find_own(kind, place)
+    found = resolve(AGENTS[kind]) if kind in AGENTS else find_own(kind, place)
     if not isinstance(found, type) or not issubclass(found, (OffPolicyAgent, SlabAgent)):
         raise InvalidArgument(
             f"{place} is {kind!r}, which is no class of agents: derive it from envfleet.agents.OffPolicyAgent, which "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ class Random:
         for_numpy, for_torch, for_replay = seed.spawn(3)
         self.numpy, self.replay = np.random.default_rng(for_numpy), np.random.default_rng(for_replay)
         self.torch = torch.Generator(device)
-        self.torch.manual_seed(_word(for_torch))
+        self.torch.manual_seed(torch_seed(for_torch))
 
     def normal(self, like: torch.Tensor) -> torch.Tensor:
         """Draw standard normal numbers in the shape, dtype and place of another tensor."""
@@ -47,16 +46,9 @@ class Random:
         self.torch.set_state(state["torch"].cpu())
 
 
-@contextlib.contextmanager
-def initialising(seed: np.random.SeedSequence) -> Iterator[None]:
-    """Draw the first weights of networks from a seed, and leave torch's global generator as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_word(seed))
-        yield
-
-
-def _word(seed: np.random.SeedSequence) -> int:
-    return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(1))  # torch takes an int64
+def torch_seed(seed: np.random.SeedSequence) -> int:
+    """Return a seed that torch takes, an int64 that is not negative."""
+    return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def coloured_sequences(
