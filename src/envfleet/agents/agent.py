@@ -82,7 +82,7 @@ class Agent(abc.ABC, Generic[Config]):
             torch.manual_seed(torch_seed(for_weights))
             self._build()
         # What a child changes of its parent is not known to compiled code, so a class has to compile for itself.
-        if "_compile" in vars(type(self)) and self._can_compile():
+        if "_learn_compiled" in vars(type(self)) and self._can_compile():
             compiled.use_one_thread()
             self._compiled = self._compile()
 

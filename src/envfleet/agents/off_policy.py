@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from envfleet.agents.actions import Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32
-from envfleet.agents.descent import Adam, Means
+from envfleet.agents.descent import Adam, Means, layers_of, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, Positive
 from envfleet.agents.n_step import NStepWriter
 from envfleet.agents.networks import Critics, network_of
@@ -172,7 +172,7 @@ class OffPolicyAgent(Agent[Config]):
         """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
 
     def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> NDArray[Any]:
-        """Do what `_choose_by_torch` does, by parameters to act by, if the class has a `_compile`."""
+        """Do what `_choose_by_torch` does, by parameters to act by, if the class has a `_learn_compiled`."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -184,7 +184,7 @@ class OffPolicyAgent(Agent[Config]):
         """Make one update."""
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> Mapping[str, float]:
-        """Do what `_learn` does, with a batch of arrays, if the class has a `_compile`."""
+        """Do what `_learn` does, with a batch of arrays; a class that has it is compiled."""
         raise NotImplementedError
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:
@@ -238,6 +238,11 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     def best_actions(self) -> nn.Module:
         """Return the actor without noise as a module."""
         return nn.Sequential(self._actor, self._bounds).to(self.device)
+
+    def _compile(self) -> Adam:
+        self._layers = layers_of(self._actor), layers_of(*self._critics.critics)
+        self._work = workspace(self.config.batch_size, *self._layers)
+        return self._act_by(self._actor_optimiser)
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._bounds.units(actions)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.descent import Adam, layers_of, workspace
+from envfleet.agents.descent import Adam
 from envfleet.agents.hyperparameters import Positive
 from envfleet.agents.networks import target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
@@ -117,19 +117,12 @@ class SAC(ContinuousAgent[SACConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Adam:
-        config = self.config
-        self._layers = layers_of(self._actor), layers_of(*self._critics.critics)
-        self._settings = _Settings(config.target_tau, self._target_entropy)
-        self._work = workspace(config.batch_size, *self._layers)
-        return self._act_by(self._actor_optimiser)
-
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
         actor, critics = self._layers
         learned = self._actor_optimiser.next_step(actor), self._critic_optimiser.next_step(critics)
         temperature = self._temperature_optimiser.next_step(actor)  # which has no layers
-        targets = self._target_parts.values
-        figures = _learn(batch, (noises[0], noises[1]), *learned, targets, temperature, self._settings, self._work)
+        targets, settings = self._target_parts.values, _Settings(self.config.target_tau, self._target_entropy)
+        figures = _learn(batch, (noises[0], noises[1]), *learned, targets, temperature, settings, self._work)
         return dict(zip(_FIGURES, figures, strict=True))
 
     def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:

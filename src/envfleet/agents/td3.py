@@ -13,7 +13,6 @@ from torch import Tensor
 
 from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import Positive, Range
 from envfleet.agents.networks import target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
@@ -90,21 +89,15 @@ class TD3(ContinuousAgent[TD3Config]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Adam:
-        config = self.config
-        self._layers = layers_of(self._actor), layers_of(*self._critics.critics)
-        noise = (config.target_noise, config.target_noise_clip)
-        self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty)
-        self._work = workspace(config.batch_size, *self._layers)
-        return self._act_by(self._actor_optimiser)
-
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
-        (actor, critics), values = self._layers, self._critic_optimiser.values
-        targets = (self._target_actor_parts.values, self._target_critic_parts.values, self._settings, self._work)
+        (actor, critics), values, config = self._layers, self._critic_optimiser.values, self.config
+        noise = (config.target_noise, config.target_noise_clip)
+        settings = _Settings(config.target_tau, *noise, config.saturation_penalty)
+        targets = (self._target_actor_parts.values, self._target_critic_parts.values, settings, self._work)
         learned = self._critic_optimiser.next_step(critics)
         critic_loss, value = _fit_critics(batch, noises[0], learned, actor[0], *targets)
         figures = {"critic_loss": critic_loss, "value": value}
-        if (self.num_updates + 1) % self.config.policy_delay:
+        if (self.num_updates + 1) % config.policy_delay:
             return figures
         loss = _fit_actor(batch.observations, self._actor_optimiser.next_step(actor), values, critics[0], *targets)
         return {**figures, "actor_loss": loss}
