@@ -81,7 +81,7 @@ class Agent(abc.ABC, Generic[Config]):
         with torch.random.fork_rng(devices=[]):  # leaves torch's global generator as it was
             torch.manual_seed(torch_seed(for_weights))
             self._build()
-        # What a child changes of its parent is not known to compiled code, so a class has to compile for itself.
+        # What a child changes of its parent is not known to compiled code, so a class has its own `_learn_compiled`.
         if "_learn_compiled" in vars(type(self)) and self._can_compile():
             compiled.use_one_thread()
             self._compiled = self._compile()

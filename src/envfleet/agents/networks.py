@@ -334,14 +334,11 @@ class ActorCritic(nn.Module):
 
     def export(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """W and b of every layer of the actor, float64, with the normalisation of observations in the first."""
-        layers = [layer for layer in self.actor if isinstance(layer, nn.Linear)]
-        weights = [
-            (layer.weight.detach().double().cpu().numpy(), layer.bias.detach().double().cpu().numpy())
-            for layer in layers
-        ]
+        arrays = [parameter.detach().double().cpu().numpy() for parameter in self.actor.parameters()]
+        (weight, bias), *others = zip(arrays[::2], arrays[1::2], strict=True)
         moments = self.observation_moments
-        first = weights[0][0] / moments.deviation.cpu().numpy()
-        return [(first, weights[0][1] - first @ moments.mean.cpu().numpy()), *weights[1:]]
+        weight = weight / moments.deviation.cpu().numpy()
+        return [(weight, bias - weight @ moments.mean.cpu().numpy()), *others]
 
 
 def _orthogonal(network: Network, last_gain: float) -> Network:

@@ -222,15 +222,19 @@ class PPO(SlabAgent[PPOConfig]):
         return advantages.flatten(), (advantages + values).flatten()
 
     def _values(self, inputs: Tensor) -> Tensor:
-        if self._compiled is None:
-            raw = _by_part(self._network.raw_values, inputs)
-        else:
-            raw = self._pass(self._compiled[1], inputs).squeeze(1)
-        return self._network.value_moments.restore(raw)
+        raw = self._pass(self._network.raw_values, 1, inputs)
+        return self._network.value_moments.restore(raw.flatten())
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         """Return the policy's outputs, `(M, outputs)`."""
-        return _by_part(self._network, inputs) if self._compiled is None else self._pass(self._compiled[0], inputs)
+        return self._pass(self._network, 0, inputs)
+
+    def _pass(self, network: Callable[[Tensor], Tensor], number: int, inputs: Tensor) -> Tensor:
+        """Pass many rows through a network, or through that of this number among the compiled layers."""
+        if self._compiled is None:  # a part at a time, so that layers do not fill the memory
+            return torch.cat([network(part) for part in torch.split(inputs, _PART)])
+        rows = self._network.observation_moments.normalise(inputs).numpy()
+        return torch.from_numpy(compiled.outputs_of(self._optimiser.values, self._compiled[number], rows))
 
     def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
@@ -270,11 +274,6 @@ class PPO(SlabAgent[PPOConfig]):
         )  # fmt: skip
         return layers_of(self._network.actor, self._network.critic)
 
-    def _pass(self, layers: NDArray[np.int64], inputs: Tensor) -> Tensor:
-        """Return the outputs of the actor or the critic, `(M, outputs)`, by its layers."""
-        rows = self._network.observation_moments.normalise(inputs).numpy()
-        return torch.from_numpy(compiled.outputs_of(self._optimiser.values, layers, rows))
-
     def _learn_compiled(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Do what `_learn_by_torch` does."""
         layers: Any = self._compiled
@@ -289,13 +288,6 @@ class PPO(SlabAgent[PPOConfig]):
         self._optimiser.count += made - 1
         self.num_updates += made
         return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
-
-
-def _by_part(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-    """Pass many rows through a network, a part at a time, so that layers do not fill the memory."""
-    if len(inputs) <= _PART:
-        return network(inputs)
-    return torch.cat([network(part) for part in torch.split(inputs, _PART)])
 
 
 class _Settings(NamedTuple):

@@ -68,12 +68,10 @@ def coloured_sequences(
         float64 `(*shape, length)`.
     """
     frequencies = np.fft.rfftfreq(length)
+    is_real = np.isin(frequencies, (0.0, 0.5))
     frequencies[0] = 1.0 / length
     amplitudes = frequencies ** (-exponent / 2)
     spectrum = rng.standard_normal((2, *shape, len(frequencies)))
-    is_real = np.zeros(len(frequencies), np.bool_)
-    is_real[0] = True
-    is_real[-1] |= length % 2 == 0
     spectrum[1][..., is_real] = 0.0
     # Every frequency but those two counts twice in the transform back, as itself and as its mirror image.
     deviation = np.sqrt(np.sum((amplitudes * np.where(is_real, 1.0, 2.0)) ** 2)) / length
