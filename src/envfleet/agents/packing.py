@@ -50,10 +50,10 @@ class Part:
 
     def numbers(self, values: Tensor) -> Tensor:
         """Return values, `(N, …)`, as float32 `(N, size)`: uint8 scaled to [0, 1], choices counted from 0."""
-        rows = encode(values)
-        if self.counts and np.any(self.space.start):
-            return rows - torch.as_tensor(np.ravel(self.space.start), dtype=torch.float32, device=rows.device)
-        return rows
+        if self.counts:
+            start = torch.as_tensor(np.ravel(self.space.start), dtype=torch.float32, device=values.device)
+            return values.reshape(-1, self.size).float() - start
+        return encode(values)
 
     def shaped(self, rows: Tensor) -> Tensor:
         """Return what `numbers` made, `(N, size)`, as `(N, …)`; choices as int64."""

@@ -21,7 +21,7 @@ _TRUSTED = 4  # the format of files that are unpickled
 _SPACES: dict[str, tuple[type, tuple[str, ...]]] = {  # by kind: the class, and the arguments it is made of
     "table": (ActionTable, ("actions",)),
     "discrete": (spaces.Discrete, ("n", "start")),
-    "multi_discrete": (spaces.MultiDiscrete, ("nvec", "start")),
+    "multi_discrete": (spaces.MultiDiscrete, ("nvec", "start", "dtype")),
     "multi_binary": (spaces.MultiBinary, ("n",)),
     "box": (spaces.Box, ("low", "high", "dtype")),
 }
@@ -120,6 +120,6 @@ def decode_space(form: Mapping[str, Any]) -> Any:
         return spaces.Dict([(key, decode_space(inner)) for key, inner in form["spaces"].items()])
     if form["kind"] == "tuple":
         return spaces.Tuple([decode_space(inner) for inner in form["spaces"]])
-    made_of, names = _SPACES[form["kind"]]
-    given = {name: as_array(form[name]) if isinstance(form[name], torch.Tensor) else form[name] for name in names}
-    return made_of(**given)
+    given = {name: as_array(value) if isinstance(value, torch.Tensor) else value for name, value in form.items()}
+    del given["kind"]
+    return _SPACES[form["kind"]][0](**given)

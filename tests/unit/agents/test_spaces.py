@@ -43,6 +43,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "choices": spaces.Discrete(16),
     "many choices": spaces.Discrete(500, start=3),
     "several choices": spaces.MultiDiscrete([3, 100]),
+    "choices of one byte": spaces.MultiDiscrete([3, 2], np.uint8),
     "MinAtar": spaces.Box(0, 1, (10, 10, 4), np.bool_),  # type: ignore[arg-type]  # as above
     "Atari": spaces.Box(0, 255, (3, 44, 36), np.uint8),
     "Dict": ROBOT,
@@ -101,7 +102,7 @@ def test_rows_hold_what_was_observed(space: spaces.Space[Any]) -> None:
             number = np.ravel(value).astype(np.float64)
             if isinstance(part.space, (spaces.Discrete, spaces.MultiDiscrete)):
                 number -= np.ravel(part.space.start)
-            if part.space.dtype == np.uint8:
+            elif part.space.dtype == np.uint8:
                 number /= 255
             expected.append(number)
         assert np.allclose(row, np.concatenate(expected), rtol=1e-6)
