@@ -170,17 +170,20 @@ class CategoricalPolicy:
 
     Attributes:
         num_outputs: How many there are.
-        best: From outputs to the likeliest actions.
+        best: The likeliest actions by outputs, as a module.
     """
 
     def __init__(self, space: spaces.Discrete[Any]) -> None:
         self._choices = DiscreteChoices(space)
         self.num_outputs, self.best = len(self._choices), BestChoice(self._choices)
 
-    def draw(self, outputs: Tensor, log_std: Tensor, generator: torch.Generator) -> NDArray[Any]:
-        """Random actions."""
-        drawn = torch.multinomial(outputs.softmax(dim=1), 1, generator=generator).squeeze(1)
-        return self._choices.take(drawn.cpu().numpy())
+    def draw(self, outputs: Tensor, log_std: Tensor, generator: torch.Generator | None) -> NDArray[Any]:
+        """Draw actions; without a generator return the likeliest ones."""
+        if generator is None:
+            indices = outputs.argmax(dim=1)
+        else:
+            indices = torch.multinomial(outputs.softmax(dim=1), 1, generator=generator).squeeze(1)
+        return self._choices.take(indices.cpu().numpy())
 
     def targets(self, actions: NDArray[Any]) -> Tensor:
         """Numbers of the actions, from 0."""
@@ -203,17 +206,18 @@ class SquashedPolicy:
 
     Attributes:
         num_outputs: How many there are.
-        best: From outputs to the likeliest actions.
+        best: The likeliest actions by outputs, as a module.
     """
 
     def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
         self.best = Bounds(space)
         self.num_outputs = self.best.size
 
-    def draw(self, outputs: Tensor, log_std: Tensor, generator: torch.Generator) -> NDArray[Any]:
-        """Random actions."""
-        noise = torch.randn(outputs.shape, generator=generator, device=outputs.device)
-        return self.best.take(torch.tanh(outputs + log_std.exp() * noise).cpu().numpy())
+    def draw(self, outputs: Tensor, log_std: Tensor, generator: torch.Generator | None) -> NDArray[Any]:
+        """Draw actions; without a generator return the likeliest ones."""
+        if generator is not None:
+            outputs = outputs + log_std.exp() * torch.randn(outputs.shape, generator=generator, device=outputs.device)
+        return self.best.take(torch.tanh(outputs).cpu().numpy())
 
     def targets(self, actions: NDArray[Any]) -> Tensor:
         """Return what the tanh was taken of."""

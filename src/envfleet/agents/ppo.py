@@ -138,7 +138,6 @@ class PPO(SlabAgent[PPOConfig]):
         else:
             self._policy, log_std = SquashedPolicy(action_space), config.initial_log_std
         self._network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std).to(self.device)
-        self._policy.best.to(self.device)
         network = self._network
         parts = (network.actor, network.critic, network.actor_encoder, network.critic_encoder)
         learned = [*(parameter for part in parts for parameter in part.parameters()), network.log_std]
@@ -147,15 +146,12 @@ class PPO(SlabAgent[PPOConfig]):
         self._learners["optimiser"] = self._optimiser
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        outputs = self._outputs(inputs)
-        if deterministic:
-            actions: NDArray[Any] = self._policy.best(outputs).cpu().numpy()
-            return actions
-        return self._policy.draw(outputs, self._network.log_std, self.random.torch)
+        generator = None if deterministic else self.random.torch
+        return self._policy.draw(self._outputs(inputs), self._network.log_std, generator)
 
     def best_actions(self) -> nn.Module:
         """Return the likeliest action as a module."""
-        return nn.Sequential(self._network, self._policy.best)
+        return nn.Sequential(self._network, self._policy.best).to(self.device)
 
     def export_policy(self, deterministic: bool = False) -> MLP | None:
         """Return the policy as a network that rollouts of kernels compile; it normalises observations itself.
