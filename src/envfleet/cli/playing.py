@@ -232,7 +232,6 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
     """
     from pydantic import ValidationError
 
-    from envfleet.envs.games import find_game
     from envfleet.training.config import read_config
     from envfleet.training.config.phases import Environment
 
@@ -249,7 +248,7 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
         if len(names) > 1:
             raise InvalidArgument(f"the runs in {player} were trained on {', '.join(names)}: pass one of them by --env")
         place = places[0].model_copy(update={"kwargs": places[0].kwargs | kwargs})
-    return place, None if place.is_remote else find_game(place.id, place.kwargs)
+    return place, place.find_game()
 
 
 def _configs_of(path: Path) -> list[Path]:

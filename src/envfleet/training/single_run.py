@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any, Literal
 
 from envfleet.files import NO_ROOM
-from envfleet.training.arena.stage import check_phases
 from envfleet.training.config import RunConfig, read_config
 from envfleet.training.config.reading import change_config
 from envfleet.training.events import LEARNER, Examination, Observer, find_observers
@@ -115,7 +114,6 @@ def train(  # noqa: PLR0913  # every option is keyword-only
     read = read_config(config)
     if seed is not None:
         read = change_config(read, {"seed": seed}, _CHANGED)
-    check_phases(read.curriculum.phases)
     folder = RunFolder.create(base_output_dir, read, options=dataclasses.asdict(options), name=run_name)
     return _run(read, options, folder, _told(verbose, observers), is_resumed=False)
 

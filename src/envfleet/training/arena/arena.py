@@ -87,6 +87,7 @@ class Arena:
 
     Attributes:
         fleet: The fleet inside.
+        game: What is played; `None` in environments for one.
         num_envs: N.
         single_observation_space: Of one player.
         single_action_space: Likewise.
@@ -109,8 +110,8 @@ class Arena:
         has_states: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        self.fleet, self.has_states = fleet, has_states and fleet.engine.traits.has_states
-        self._game = game
+        self.fleet, self.game = fleet, game
+        self.has_states = has_states and fleet.engine.traits.has_states
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs = fleet.num_envs
         self.single_observation_space: Any = fleet.single_observation_space
@@ -151,9 +152,9 @@ class Arena:
         """
         self._shaper.begin_phase(phase)
         self._shaping = None if phase.shaping is None else find_shaping(phase.shaping)
-        if self._game is None:
+        if self.game is None:
             return
-        settings = self._game.settings(phase.environment.mode_shares, phase.environment.settings)
+        settings = self.game.settings(phase.environment.mode_shares, phase.environment.settings)
         for name, value in settings.items():
             self.fleet.set_attr(name, [value] * self.num_envs)
         self._opponents.cast(entries)
@@ -167,7 +168,7 @@ class Arena:
         Returns:
             Observations of the learner's seats, `(len(seats), …)`.
         """
-        if self._game is not None:
+        if self.game is not None:
             self._opponents.draw(self._every)
         self._seat_players()
         self._observations = self._pack(self.fleet.reset(seed=seed)[0])
@@ -182,14 +183,14 @@ class Arena:
 
     def _seat_players(self, *, has_new_scripts: bool = True) -> None:
         """Tell sub-environments which scripts play, and see in which seats the learner is."""
-        if self._game is None:
+        if self.game is None:
             return
-        if has_new_scripts and self._game.scripts:
+        if has_new_scripts and self.game.scripts:
             self.fleet.set_attr("player_two", self._opponents.scripts.tolist())
         self.seats = np.concatenate((self._every, self.num_envs + self._opponents.own_rows))
 
     def _by_seat(self, array: NDArray[Any]) -> NDArray[Any]:
-        if self._game is None:
+        if self.game is None:
             return array
         return array[:, : self._views].swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (seats, …)
 
@@ -198,7 +199,7 @@ class Arena:
     def send(self, actions: NDArray[Any]) -> None:
         """Start a step with the learner's actions in its seats, `(len(seats), …)`, and those of its opponents."""
         self._given = actions
-        if self._game is not None:
+        if self.game is not None:
             space: Any = self.fleet.action_space
             joint = np.zeros(space.shape, space.dtype)
             joint[:, 0] = actions[: self.num_envs]
@@ -246,7 +247,7 @@ class Arena:
             given = in_step(infos, "reward_two", ended) if player else rewards
             if self._shaping is not None:
                 arrays = (self._observations, self._actions, seen)
-                before, actions, after = arrays if self._game is None else (array[:, player] for array in arrays)
+                before, actions, after = arrays if self.game is None else (array[:, player] for array in arrays)
                 given = self._shaping(before, actions, given, after)
             terms = None
             if self._shaper.needs_terms:
@@ -268,10 +269,10 @@ class Arena:
             lengths=lengths.astype(np.int64),
             winners=winners,
             truncated=truncated,
-            modes=nothing if self._game is None else _modes(infos, rows, self._game.modes),
-            opponents=nothing if self._game is None else self._opponents.names(rows),
+            modes=nothing if self.game is None else _modes(infos, rows, self.game.modes),
+            opponents=nothing if self.game is None else self._opponents.names(rows),
         )
-        if self._game is not None:
+        if self.game is not None:
             self._opponents.report(rows, winners)
             self._seat_players(has_new_scripts=self._opponents.draw(rows))
         self._shaper.begin_episodes(rows)
@@ -298,7 +299,7 @@ class Arena:
         Returns:
             As `reset`.
         """
-        if self._game is not None:
+        if self.game is not None:
             self._opponents.load_state_dict(state["opponents"])
         self._shaper = state["shaper"]
         if state["fleet"] is None:

@@ -1,19 +1,113 @@
-"""From a configuration and options to the fleet and the agent of a run."""
+"""From a configuration and options to the fleet, the arena and the agent of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
+import envfleet
 from envfleet.agents import ActionTable, Agent, load_agent
 from envfleet.agents.loading import find_agent
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
-from envfleet.training.arena.stage import Stage
-from envfleet.training.config import RunConfig, agent_config
+from envfleet.fleet.fleet import Fleet
+from envfleet.sources import names_kernel
+from envfleet.training.arena.arena import Arena
+from envfleet.training.arena.shaping import find_shaping
+from envfleet.training.arena.stopwatch import Stopwatch
+from envfleet.training.config import Phase, RunConfig, agent_config
+from envfleet.training.config.phases import Environment
 from envfleet.training.opponents.pool import experienced
+from envfleet.training.opponents.sources import check_opponents, needs_learner
 from envfleet.training.options import RunOptions
+
+
+def check_phases(phases: Sequence[Phase]) -> None:
+    """Check the phases of a run before it begins; its last one may be hours away.
+
+    Raises:
+        InvalidArgument: A phase has something that its environment does not, or names a file, class or function that
+            cannot be used.
+    """
+    game = phases[0].environment.find_game()
+    for phase in phases:
+        try:
+            phase.check(game)
+        except ValueError as error:
+            raise InvalidArgument(f"the phase {phase.name!r} {error}") from error
+        if phase.shaping is not None:
+            find_shaping(phase.shaping)
+    if game is not None:
+        check_opponents(phases, game)
+
+
+def make_arena(
+    config: RunConfig, options: RunOptions, place: Environment, *, seed: np.random.SeedSequence, stopwatch: Stopwatch
+) -> Arena:
+    """Make the arena of a phase.
+
+    Args:
+        config: Of the run.
+        options: Likewise.
+        place: Where the phase plays.
+        seed: Of the draws of opponents.
+        stopwatch: Told where the time goes.
+
+    Raises:
+        InvalidArgument: There is no such environment, an option does not fit it, or no agent can play it.
+    """
+    training, game = config.training, place.find_game()
+    plays_itself = any(needs_learner(phase.opponent) for phase in config.curriculum.phases)
+    fleet = make_fleet(place, options, game)
+    try:
+        return Arena(
+            fleet,
+            game,
+            seed=seed,
+            reward_scale=training.reward_scale,
+            has_both_sides=training.learn_from_both_sides and plays_itself,
+            has_states=not place.is_remote,
+            stopwatch=stopwatch,
+        )
+    except BaseException:
+        fleet.close()
+        raise
+
+
+def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fleet:
+    """Make the fleet of a phase, in `SAME_STEP`.
+
+    Args:
+        place: Where the phase plays.
+        options: Of the run.
+        game: What `place` means; `None` if it is for one.
+
+    Raises:
+        InvalidArgument: There is no such environment, or an option does not fit it.
+        SubEnvError: A sub-environment could not be built.
+        ServiceUnreachable: There is no service at the address of a remote one.
+    """
+    if place.is_remote:
+        if options.backend is not None:
+            raise InvalidArgument(
+                f"backend={options.backend!r} for an environment behind a service, which decides that: leave it out"
+            )
+        return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
+    if game is None and options.engine is not None:
+        raise InvalidArgument(f"engine={options.engine!r}, but {place.id!r} has none to choose from: leave it out")
+    source, kwargs = place.source() if game is None else (game.source(options.engine), {})  # set by each phase
+    return envfleet.make(
+        source,
+        options.num_envs,
+        backend=options.backend or ("kernel" if names_kernel(source) else "auto"),
+        workers=options.workers,
+        autoreset_mode="SAME_STEP",
+        on_failure=options.on_failure,
+        **kwargs,
+    )
 
 
 def action_table_of(config: RunConfig, game: Game | None) -> ActionTable | None:
@@ -26,26 +120,26 @@ def action_table_of(config: RunConfig, game: Game | None) -> ActionTable | None:
 
 
 def make_agent(
-    config: RunConfig, options: RunOptions, stage: Stage, *, seed: int, takes_weights: bool = True
+    config: RunConfig, options: RunOptions, arena: Arena, *, seed: int, takes_weights: bool = True
 ) -> Agent[Any]:
     """Make the agent, with the weights of `agent.checkpoint_path` if there is one: then it is experienced.
 
     Args:
         config: Of the run.
         options: Likewise.
-        stage: Where it acts.
+        arena: Where it acts.
         seed: Of the agent.
         takes_weights: Whether those weights are read; not if others are loaded anyway.
 
     Raises:
         InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
     """
-    kind, path, arena = find_agent(config.agent.type, "agent.type"), config.agent.checkpoint_path, stage.arena
+    kind, path = find_agent(config.agent.type, "agent.type"), config.agent.checkpoint_path
     hyperparameters = agent_config(config)
     _device("agent.hyperparameters.replay_device", getattr(hyperparameters, "replay_device", None) or "cpu")
     agent: Agent[Any] = kind(
         arena.single_observation_space,
-        action_table_of(config, stage.game) or arena.single_action_space,
+        action_table_of(config, arena.game) or arena.single_action_space,
         hyperparameters if path is None else experienced(hyperparameters),
         num_envs=arena.num_seats,
         seed=seed,

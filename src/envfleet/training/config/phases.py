@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import gymnasium as gym
 from pydantic import Field, create_model, model_validator
 
-from envfleet.envs.games import Game, known_game, known_games
+from envfleet.envs.games import Game, find_game, known_game, known_games
 from envfleet.errors import InvalidArgument
 from envfleet.options import Options
 from envfleet.registry import GAMES
@@ -67,6 +67,14 @@ class Environment(Section):
     def is_remote(self) -> bool:
         """Return whether it lives behind a service."""
         return self.id == REMOTE
+
+    def find_game(self) -> Game | None:
+        """Return the game for two that is played; `None` in environments for one.
+
+        Raises:
+            InvalidArgument: A callable cannot be imported or called, or its game is not for two.
+        """
+        return None if self.is_remote else find_game(self.id, self.kwargs)
 
     def source(self) -> tuple[Any, dict[str, Any]]:
         """Return what `envfleet.make` takes for an environment for one, and its arguments as keywords.

@@ -14,7 +14,6 @@ from gymnasium import spaces
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 from envfleet.training.config.opponents import SCRIPTED, TAGS
@@ -233,7 +232,7 @@ def _check_actions(config: RunConfig) -> None:
     agent, place = config.agent, config.curriculum.phases[0].environment
     if agent.type != "DDDQN" or place.is_remote:
         return
-    game = find_game(place.id, place.kwargs)
+    game = place.find_game()
     if game is None:
         space = _actions_of(place)
     elif game.action_table(agent.action_fineness, agent.action_combined, place.settings) is None:

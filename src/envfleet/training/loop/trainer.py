@@ -17,16 +17,16 @@ from envfleet.agents.descent import Means
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training import events
-from envfleet.training.arena.building import make_agent
-from envfleet.training.arena.stage import Stage, int_of
+from envfleet.training.arena.building import check_phases, make_agent, make_arena
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
+from envfleet.training.config.phases import Environment
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import CurriculumProgress, Tally
 from envfleet.training.loop.examining import examine
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import needs_pool
+from envfleet.training.opponents.sources import entries_of, needs_pool
 from envfleet.training.options import RunOptions
 
 _LEARNED_EVERY = 1_000  # transitions
@@ -46,7 +46,8 @@ class Trainer:
         options: How.
         folder: Of the run, for checkpoints; `None` for none.
         observers: Told what happens, in order; closed with the trainer, also if it cannot be made.
-        is_resumed: Whether `load_state_dict` follows, so that the weights to begin with are not looked for.
+        is_resumed: Whether `load_state_dict` follows: then the phases are not checked again, and the weights to begin
+            with are not looked for.
 
     Attributes:
         agent: Who learns.
@@ -67,7 +68,8 @@ class Trainer:
     ) -> None:
         self.config, self.options = config, options or RunOptions()
         self._folder = folder
-        for_envs, for_agent, for_opponents, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
+        for_envs, for_agent, self._opponents_seed, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
+        self._env_seed, self._games_seed = _int_of(for_envs), _int_of(for_examiner)
         self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
         names = [type(observer).__name__ for observer in observers]  # by which they are known after an interruption
@@ -76,17 +78,19 @@ class Trainer:
         with contextlib.ExitStack() as closing:  # all of it, also where something raises
             for observer in reversed(observers):
                 closing.callback(observer.close)
-            self._stage = Stage(config, self.options, (for_envs, for_opponents), self._watch)
-            closing.callback(lambda: self._stage.arena.close())  # noqa: PLW0108  # the arena of the last phase
-            seed, is_new = int_of(for_agent), not is_resumed
-            self.agent = make_agent(config, self.options, self._stage, seed=seed, takes_weights=is_new)
+            if not is_resumed:
+                check_phases(config.curriculum.phases)
+            self._open(config.curriculum.phases[0].environment)
+            closing.callback(lambda: self._arena.close())  # noqa: PLW0108  # the arena of the last phase
+            self.agent = make_agent(
+                config, self.options, self._arena, seed=_int_of(for_agent), takes_weights=not is_resumed
+            )
             self._learner = make_learner(self.agent, config)
             closing.callback(self._learner.close)
             self._pool = SnapshotPool(self.agent, config.training.pool.size)
             self._closing = closing.pop_all()
         self._observations: NDArray[Any] = np.zeros(0)
-        self._has_begun, self._games_seed = False, int_of(for_examiner)
-        self._next_progress_s = 0.0
+        self._has_begun, self._next_progress_s = False, 0.0
 
     # ------------------------------------------------------------------ the loop
 
@@ -129,7 +133,7 @@ class Trainer:
 
     def round(self) -> None:
         """Step all sub-environments once, and learn meanwhile."""
-        watch, arena = self._watch, self._stage.arena
+        watch, arena = self._watch, self._arena
         watch.start()
         actions = self.agent.act_batch(self._observations, env_indices=arena.seats)
         watch.lap("act")
@@ -191,18 +195,32 @@ class Trainer:
             run_name="run" if self._folder is None else self._folder.name,
             agent=self.agent.name,
             num_envs=self.options.num_envs,
-            plan=f"{self._stage.arena.plan}, {self.agent.learns_by}",
+            plan=f"{self._arena.plan}, {self.agent.learns_by}",
             phases=tuple(phase.name for phase in self._curriculum.phases),
             folder=None if self._folder is None else self._folder.path,
         )
         if not self._has_begun:
             self._begin_phase()
+            self._tell(events.PhaseBegan)
             self._has_begun = True
         self._watch.begin()  # once kernels are compiled
 
-    def _begin_phase(self) -> None:
-        self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
-        self._tell(events.PhaseBegan)
+    def _open(self, place: Environment) -> None:
+        self._arena = make_arena(self.config, self.options, place, seed=self._opponents_seed, stopwatch=self._watch)
+        self._place = place
+        self._reset_seed: int | None = self._env_seed
+
+    def _begin_phase(self, state: Mapping[str, Any] | None = None) -> None:
+        """Reset all sub-environments, or go on from the state of an arena, by the rules of the phase."""
+        phase, place = self._curriculum.phase, self._curriculum.phase.environment
+        if state is None and needs_pool(phase.opponent):
+            self._pool.add()
+        if not place.is_known_game and place != self._place:
+            self._arena.close()
+            self._open(place)
+        arena, seed, self._reset_seed = self._arena, self._reset_seed, None
+        arena.begin_phase(phase, entries_of(phase.opponent, self.agent, self._pool, arena.game))
+        self._observations = arena.reset(seed) if state is None else arena.load_state_dict(state)
 
     def _end_phase(self) -> None:
         """Reset all sub-environments together; running episodes are closed as if time had ended them."""
@@ -215,13 +233,14 @@ class Trainer:
         if self._curriculum.phase.clear_buffer:
             self._learner.forget()
         self._begin_phase()
+        self._tell(events.PhaseBegan)
 
     # ------------------------------------------------------------------ evaluations and checkpoints
 
     def evaluate(self) -> None:
         """Evaluate the agent as it is, and keep it if it is the best so far."""
         self._watch.start()
-        game, seed = self._stage.game, self._games_seed
+        game, seed = self._arena.game, self._games_seed
         found = examine(self.agent, self._pool, config=self.config, game=game, seed=seed)
         is_best = self.tally.take_examination(found)
         self._tell(events.Evaluated, is_best=is_best, **vars(found))
@@ -289,11 +308,11 @@ class Trainer:
         """Return all that `load_state_dict` needs to go on to the last bit, on a CPU with one thread."""
         return {
             "config": self.config.model_dump_json(),
-            "num_envs": self._stage.arena.num_envs,
+            "num_envs": self._arena.num_envs,
             "curriculum": copy.deepcopy(self._curriculum),
             "learner": self._learner.state_dict(),
             "pool": self._pool.state_dict(),
-            "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
+            "arena": {} if self._curriculum.is_finished else self._arena.state_dict(),
             "tally": copy.deepcopy(self.tally),
             "observers": {name: observer.state_dict() for name, observer in self._observers.items()},
         }
@@ -304,10 +323,10 @@ class Trainer:
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.
         """
-        if (state["config"], state["num_envs"]) != (self.config.model_dump_json(), self._stage.arena.num_envs):
+        if (state["config"], state["num_envs"]) != (self.config.model_dump_json(), self._arena.num_envs):
             raise InvalidArgument(
                 f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
-                f"{self._stage.arena.num_envs}: go on with what it began with"
+                f"{self._arena.num_envs}: go on with what it began with"
             )
         self._curriculum, self.tally = state["curriculum"], state["tally"]
         self._pool.load_state_dict(state["pool"])
@@ -315,10 +334,9 @@ class Trainer:
             self._observers[name].load_state_dict(state["observers"][name])
         self._has_begun = True
         if not self._curriculum.is_finished:
-            phase, arena = self._curriculum.phase, state["arena"]
-            self._observations = self._stage.begin_phase(phase, self.agent, self._pool, arena)
+            self._begin_phase(state["arena"])
         self._learner.load_state_dict(state["learner"])
-        if not self._curriculum.is_finished and not self._stage.arena.has_states:  # new episodes have begun
+        if not self._curriculum.is_finished and not self._arena.has_states:  # new episodes have begun
             self._learner.cut()
 
     def close(self) -> None:
@@ -336,6 +354,10 @@ class Trainer:
     def times(self) -> events.Times:
         """Return where the seconds of this sitting went."""
         return self._watch.times
+
+
+def _int_of(seed: np.random.SeedSequence) -> int:
+    return int(seed.generate_state(1)[0])
 
 
 def _check_finite(observations: NDArray[Any], packing: Packing, env_indices: NDArray[np.int64]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
 from envfleet.training import RunOptions
-from envfleet.training.arena.stage import make_fleet
+from envfleet.training.arena.building import make_fleet
 from envfleet.training.config.phases import Environment
 
 HOCKEY = known_game("hockey")
