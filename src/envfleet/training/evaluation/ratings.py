@@ -7,6 +7,7 @@ Scripted players are anchors: their ratings stand fixed, so that those of differ
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from openskill.models import BradleyTerryFull
@@ -37,24 +38,20 @@ class Rating:
     is_anchor: bool = False
 
 
-Result = tuple[str, str, int]
-"""A game between two players, by name: 1 if the first won, -1 if the second did, 0 for a draw."""
-
-
 def rate(
-    names: Sequence[str],
-    results: Iterable[Result],
+    names: Iterable[str],
+    outcomes: Mapping[tuple[str, str], Sequence[int]],
     anchors: Mapping[str, float],
     before: Mapping[str, Rating] | None = None,
 ) -> list[Rating]:
     """Rate players.
 
     Players do not change between the games, so a rating becomes surer with each. The order of the games matters
-    little if those of all pairs take turns.
+    little, as pairs take turns.
 
     Args:
         names: Of the players.
-        results: Of their games against each other, in the order in which they count.
+        outcomes: Of the games of pairs of them, by their names: 1 if the first won, -1 if the second did, 0 for a draw.
         anchors: Fixed ratings by name; those of players that are not among `names` are not looked at.
         before: Ratings from earlier games, by name, which go on from there.
 
@@ -62,19 +59,21 @@ def rate(
         A rating for each name, in that order.
     """
     model = BradleyTerryFull(tau=0.0)
-    known = before or {}
-    ratings = {
-        name: model.rating(anchors[name], _ANCHOR_SIGMA) if name in anchors else model.rating() for name in names
+    known = {
+        name: Rating(name, anchors[name], _ANCHOR_SIGMA, is_anchor=True) if name in anchors else Rating(name)
+        for name in names
     }
-    ratings |= {name: model.rating(known[name].mu, known[name].sigma) for name in names if name in known}
-    counts = {name: known[name].games if name in known else 0 for name in names}
-    for one, two, outcome in results:
-        rated = model.rate([[ratings[one]], [ratings[two]]], ranks=_RANKS[outcome])
-        for name, (rating,) in zip((one, two), rated, strict=True):
-            counts[name] += 1
-            if name not in anchors:
-                ratings[name] = rating
-    return [Rating(name, ratings[name].mu, ratings[name].sigma, counts[name], name in anchors) for name in names]
+    known |= {name: rating for name, rating in (before or {}).items() if name in known}
+    for turn in itertools.zip_longest(*outcomes.values()):
+        for pair, outcome in zip(outcomes, turn, strict=True):
+            if outcome is None:  # its games are over
+                continue
+            teams = [[model.rating(known[name].mu, known[name].sigma)] for name in pair]
+            for name, (found,) in zip(pair, model.rate(teams, ranks=_RANKS[outcome]), strict=True):
+                one = known[name]
+                mu, sigma = (one.mu, one.sigma) if one.is_anchor else (found.mu, found.sigma)
+                known[name] = dataclasses.replace(one, mu=mu, sigma=sigma, games=one.games + 1)
+    return [*known.values()]
 
 
 def anchors_among(opponents: Collection[str]) -> dict[str, float]:

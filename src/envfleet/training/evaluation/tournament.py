@@ -108,19 +108,15 @@ def run_tournament(
     seated = [seat_player(player, name, game=rink.game) for name, player in players.items()]
     pairs = [*itertools.combinations(range(len(names)), 2)]
     wins, draws = np.zeros((2, len(names), len(names)), np.int64)
-    outcomes = np.zeros((len(pairs), games), np.int64)
+    outcomes: dict[tuple[str, str], list[int]] = {}
     for number, (one, two) in enumerate(pairs):
         if progress:
             progress(f"{names[one]} against {names[two]}", number / len(pairs))
-        outcomes[number] = play(seated[one], seated[two], games, seed=seed, rink=rink).outcomes
-        wins[one, two], wins[two, one] = (outcomes[number] == 1).sum(), (outcomes[number] == -1).sum()
-        draws[one, two] = draws[two, one] = (outcomes[number] == 0).sum()
-    results = (  # pairs take turns
-        (names[one], names[two], int(outcomes[number, game]))
-        for game in range(games)
-        for number, (one, two) in enumerate(pairs)
-    )
-    ratings = rate(names, results, rink.game.anchors)
+        played = play(seated[one], seated[two], games, seed=seed, rink=rink).outcomes.tolist()
+        wins[one, two], wins[two, one] = played.count(1), played.count(-1)
+        draws[one, two] = draws[two, one] = played.count(0)
+        outcomes[names[one], names[two]] = played
+    ratings = rate(names, outcomes, rink.game.anchors)
     order = sorted(range(len(names)), key=lambda row: -ratings[row].mu)
     place = np.ix_(order, order)
     return Tournament(tuple(ratings[row] for row in order), wins[place], draws[place], games)

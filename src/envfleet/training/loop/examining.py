@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,15 +77,9 @@ def rate_learner(
     Returns:
         Ratings of `"learner"` and of those snapshots, by name.
     """
-    names = [*evaluations]
-    turns = itertools.zip_longest(*(evaluation.outcomes for evaluation in evaluations.values()))
-    results = (
-        (LEARNER, name, outcome)
-        for turn in turns
-        for name, outcome in zip(names, turn, strict=True)
-        if outcome is not None  # its games are over
-    )
-    ratings = {rating.name: rating for rating in rate([LEARNER, *names], results, anchors, pool.ratings)}
+    outcomes = {(LEARNER, name): evaluation.outcomes for name, evaluation in evaluations.items()}
+    rated = rate([LEARNER, *evaluations], outcomes, anchors, pool.ratings)
+    ratings = {rating.name: rating for rating in rated}
     snapshots = {name: rating for name, rating in ratings.items() if name in pool.ratings}
     pool.ratings |= snapshots
     return {LEARNER: ratings[LEARNER], **snapshots}

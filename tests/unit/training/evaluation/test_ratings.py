@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 
 from envfleet.envs.games import known_game
-from envfleet.training.evaluation.ratings import Result, rate
+from envfleet.training.evaluation.ratings import rate
 
 ANCHORS = known_game("hockey").anchors
 
 TRUE = {"weak": 22.0, "strong": 25.0, "best": 36.0, "good": 30.0, "same": 25.0, "bad": 16.0}
 
 
-def results_of(strengths: dict[str, float], games: int, draw_share: float) -> list[Result]:
+def results_of(strengths: dict[str, float], games: int, draw_share: float) -> dict[tuple[str, str], list[int]]:
     """Games of a Bradley-Terry model in which some are drawn, the expected score staying as it is."""
-    rng, results = np.random.default_rng(4), []
+    rng, results = np.random.default_rng(4), dict[tuple[str, str], list[int]]()
     for _, (one, two) in itertools.product(range(games), itertools.combinations(strengths, 2)):
         score = 1 / (1 + math.exp((strengths[two] - strengths[one]) / math.hypot(25 / 6, 25 / 6)))
         drawn = 2 * draw_share * min(score, 1 - score)
         place = rng.random()
         outcome = 1 if place < score - drawn / 2 else 0 if place < score + drawn / 2 else -1
-        results.append((one, two, outcome))
+        results.setdefault((one, two), []).append(outcome)
     return results
 
 
@@ -44,6 +44,6 @@ def test_ratings_are_surer_with_more_games() -> None:
 
 
 def test_a_draw_brings_players_together() -> None:
-    strong, other = rate(["strong", "other"], [("other", "strong", 1), ("other", "strong", 0)], ANCHORS)
-    won = rate(["strong", "other"], [("other", "strong", 1)], ANCHORS)[1]
+    strong, other = rate(["strong", "other"], {("other", "strong"): [1, 0]}, ANCHORS)
+    won = rate(["strong", "other"], {("other", "strong"): [1]}, ANCHORS)[1]
     assert strong.mu == 25.0 < other.mu < won.mu
