@@ -197,17 +197,27 @@ class RunFolder:
 
 
 def agents_in(folder: Path) -> dict[str, Path]:
-    """Find the files of saved agents in a folder, at any depth.
+    """Find the files of saved agents in a folder, at any depth; a file is found itself.
 
     Returns:
         The files by name, the path within the folder, without `checkpoints` as far as that tells them apart; in order
         of their own names, numbers after words, so that the latest is the last.
+
+    Raises:
+        InvalidArgument: There is none.
     """
+    if folder.is_file():
+        return {folder.stem: folder}
     paths, found = (path for path in folder.rglob("[!.]*.pt") if path.name != RESUME_FILE), dict[str, Path]()
     for path in sorted(paths, key=lambda path: (path.stem.isdigit(), path.name, path)):
         whole = path.relative_to(folder).with_suffix("")
         short = "/".join(part for part in whole.parts if part != "checkpoints")
         found[whole.as_posix() if short in found else short] = path
+    if not found:
+        raise InvalidArgument(
+            f"there is no saved agent (*.pt) in {folder}: pass a file that an agent's save() wrote, or a folder with "
+            "some, such as that of a run"
+        )
     return found
 
 

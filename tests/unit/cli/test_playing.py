@@ -159,7 +159,7 @@ def test_no_window_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("evaluate", "none.pt"), "there is no player 'none.pt', expected 'weak', 'strong', 'champion'"),
         (("evaluate", "weak", "--side", "top"), "side='top': pass one of 'left', 'right', 'both'"),
-        (("tournament", "nowhere"), "nowhere is no folder"),
+        (("tournament", "nowhere"), "there is no saved agent (*.pt) in nowhere: pass"),
         (("watch", "weak", "--out", "game.avi"), "ends in '.avi': films are written as .gif or .mp4"),
         (("play", "--mode", "drill"), "mode='drill': pass one of 'NORMAL'"),
     ],

@@ -60,19 +60,14 @@ def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -
         Their files by name: the path within the folder, as far as it tells them apart.
 
     Raises:
-        InvalidArgument: There is no such folder, no checkpoint of such a player in it, or a file there that is none.
+        InvalidArgument: There is no checkpoint of such a player, or a file there that is none.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise InvalidArgument(f"{folder} is no folder: pass one with checkpoints, such as that of a run")
-    files = dict(sorted(agents_in(root).items()))
-    if not files:
-        raise InvalidArgument(f"there are no checkpoints (*.pt) in {folder}: pass a folder that has some")
-    seen = {name: load_agent(path, num_envs=1).observation_space.shape for name, path in files.items()}
-    players = {name: path for name, path in files.items() if seen[name] == observation_space.shape}
+    shape = observation_space.shape
+    files = sorted(agents_in(Path(folder)).items())
+    players = {name: path for name, path in files if load_agent(path, num_envs=1).observation_space.shape == shape}
     if not players:
         raise InvalidArgument(
-            f"no checkpoint in {folder} is of an agent that sees observations of shape {observation_space.shape}: pass "
+            f"no checkpoint in {folder} is of an agent that sees observations of shape {shape}: pass "
             "another folder, or the environment in which they were trained"
         )
     return players

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envfleet.agents import Agent, load_agent
-from envfleet.errors import InvalidArgument
 from envfleet.training.config.opponents import Matchmaking
 from envfleet.training.evaluation.ratings import Rating
 from envfleet.training.folder import agents_in
@@ -134,28 +133,13 @@ class Files(Shelf):
     """
 
     def __init__(self, path: str | Path, learner: Agent[Any]) -> None:
-        self._paths, self._learner = agent_files(Path(path)), learner
+        self._paths, self._learner = agents_in(Path(path)), learner
         super().__init__(self._paths)
 
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
         """Return the agent in a file."""
         agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device)
         return as_player(agent, num_envs=self._learner.num_envs, seed=seed)
-
-
-def agent_files(path: Path) -> dict[str, Path]:
-    """Return the files of agents by name, the latest last.
-
-    Raises:
-        InvalidArgument: There is none.
-    """
-    found = {path.stem: path} if path.is_file() else agents_in(path)
-    if not found:
-        raise InvalidArgument(
-            f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "
-            "wrote, or a folder with some (*.pt)"
-        )
-    return found
 
 
 class SnapshotPool(Shelf):

@@ -19,9 +19,10 @@ from envfleet.training.config.opponents import (
     SnapshotOpponent,
     shares_of,
 )
+from envfleet.training.folder import agents_in
 from envfleet.training.games.players import OwnPlayer, find_class, seat_player
 from envfleet.training.opponents.opponents import Entry
-from envfleet.training.opponents.pool import Files, SnapshotPool, agent_files, as_player
+from envfleet.training.opponents.pool import Files, SnapshotPool, as_player
 
 
 def myself(learner: Agent[Any], weight: float = 1.0, *, is_deterministic: bool, is_learner: bool = False) -> Entry:
@@ -41,7 +42,7 @@ def check_opponents(phases: Iterable[Phase], game: Game) -> None:
     """
     for opponent in (one for phase in phases for one, _ in shares_of(phase.opponent)):
         place = _place_of(opponent)
-        for file in [] if place is None else agent_files(Path(place)).values():
+        for file in [] if place is None else agents_in(Path(place)).values():
             seat_player(file, str(file), game=game)
         if isinstance(opponent, NamedOpponent) and opponent.is_class:
             OwnPlayer(find_class(opponent.type), game, 0, **opponent.kwargs)
