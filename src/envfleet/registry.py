@@ -207,23 +207,28 @@ def resolve(target: str) -> Any:
 
 
 def find_own(target: str, place: str) -> Any:
-    """Import what a user's own `"module:name"` names.
+    """Import the class or function that a user's own `"module:name"` names.
 
     Args:
         target: `"module:name"`.
         place: Where it is written, such as the path of a key; errors begin with it.
 
     Raises:
-        InvalidArgument: It has another form, there is no such module, or no such name in it.
+        InvalidArgument: It has another form, there is no such module, no such name in it, or that cannot be called.
     """
     module, _, name = target.partition(":")
     if not module or not name:
         raise InvalidArgument(f"{place} is {target!r}, expected 'module:name': write the module, a colon, the name")
     import_own(module, f"{place} is {target!r}")
     try:
-        return resolve(target)
+        found = resolve(target)
     except AttributeError as error:
         raise InvalidArgument(f"{place} is {target!r}, but {error}: check the spelling of the name") from error
+    if not callable(found):
+        raise InvalidArgument(
+            f"{place} is {target!r}, a {type(found).__name__}, which cannot be called: name a class or a function"
+        )
+    return found
 
 
 def import_own(module: str, found: str) -> Any:

@@ -106,8 +106,6 @@ def find_shaping(name: str) -> Shaping:
         InvalidArgument: `"module:name"` cannot be imported, or is nothing that can be called.
     """
     function = find_own(name, "shaping")
-    if not callable(function):
-        raise InvalidArgument(f"shaping is {name!r}, a {type(function).__name__}: name a function")
 
     def shape(
         observations: NDArray[Any], actions: NDArray[Any], rewards: NDArray[np.float64], after: NDArray[Any]

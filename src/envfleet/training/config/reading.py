@@ -183,11 +183,8 @@ def agent_config(config: RunConfig) -> Any:
         given = f" is {first['input']!r}" if place else ""
         raise InvalidArgument(f"agent.hyperparameters{place}{given}: {reason}") from None
     network = getattr(made, "network", None)
-    if network is not None and not callable(find_own(network, "agent.hyperparameters.network")):
-        raise InvalidArgument(
-            f"agent.hyperparameters.network is {network!r}, which cannot be called: name a function that takes the "
-            "observation space and returns a torch.nn.Module"
-        )
+    if network is not None:
+        find_own(network, "agent.hyperparameters.network")
     if isinstance(made, OffPolicyConfig) and made.capacity < made.batch_size:
         raise InvalidArgument(
             f"agent.hyperparameters.capacity is {made.capacity}, expected at least batch_size, {made.batch_size}: "

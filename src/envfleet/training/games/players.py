@@ -119,12 +119,7 @@ class OwnPlayer:
 
 def find_class(name: str) -> Callable[..., Any]:
     """Return the class of a player, by `"random"` or `"module:Name"`."""
-    if name == RANDOM:
-        return RandomPlayer
-    found = find_own(name, "opponent")
-    if not callable(found):
-        raise InvalidArgument(f"opponent is {name!r}, a {type(found).__name__}: name a class")
-    kind: Callable[..., Any] = found
+    kind: Callable[..., Any] = RandomPlayer if name == RANDOM else find_own(name, "opponent")
     return kind
 
 
