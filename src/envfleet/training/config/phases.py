@@ -136,14 +136,12 @@ class Environment(Section):
                 f'is "remote" without {" and ".join(missing)}, expected both in kwargs: write '
                 '{"url": "http://host:8001", "env": "Turbofan-v0"}'
             )
-        for name, advice in (
-            ("token", "it would be copied into records of the run: put it into the variable ENVFLEET_TOKEN"),
-            ("mode", "runs draw their seeds, which ranked fleets refuse; play ranked episodes with the trained agent"),
-            ("num_envs", "a run is told how many: --num-envs"),
-            ("autoreset_mode", "runs choose it"),
-        ):
+        for name in ("token", "mode", "num_envs", "autoreset_mode"):
             if name in self.kwargs:
-                raise ValueError(f"has {name} in kwargs: leave it out, {advice}")
+                raise ValueError(
+                    f"has {name} in kwargs: leave it out; the token comes from the variable ENVFLEET_TOKEN, --num-envs "
+                    "says how many, and runs cannot be ranked, as they draw their seeds"
+                )
 
 
 class _Shaping(Section):
@@ -234,12 +232,9 @@ class Phase(Section):
         """
         name, opponents = self.environment.id, [one for one, _ in shares_of(self.opponent)]
         if game is None:
-            if self.opponent is not None and self.opponent.type != NOBODY:
-                raise ValueError(
-                    f"has the opponent {self.opponent.type!r}, but {name!r} is for one player: leave opponent out"
-                )
-            for key in ("reward_shaping", "reward_bonus", "promote_at"):
-                if getattr(self, key) is not None:
+            for key in ("opponent", "reward_shaping", "reward_bonus", "promote_at"):
+                value = getattr(self, key)
+                if value is not None and getattr(value, "type", None) != NOBODY:
                     raise ValueError(f"has {key}, which is for games for two, but plays {name!r}: leave it out")
             return
         if not opponents:

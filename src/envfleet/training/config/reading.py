@@ -82,7 +82,7 @@ def read_json(path: Path, advice: str) -> Any:
         InvalidArgument: It cannot be read, or is no JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_whole)
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except ValueError as error:
@@ -252,16 +252,6 @@ def _actions_of(place: Environment) -> spaces.Space[Any]:
             f"curriculum.phases[0].environment.id is {place.id!r}, which cannot be made ({error}): check its id and "
             "kwargs"
         ) from error
-
-
-def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of a file, of which JSON would keep the last of several values of one key."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
-    return found
 
 
 def _explain(error: ValidationError, source: str) -> str:
