@@ -16,7 +16,6 @@ import numpy as np
 
 from envfleet.agents import Agent, OffPolicyAgent, SlabAgent, SlabWriter, Transitions
 from envfleet.agents.off_policy import Learnt
-from envfleet.errors import TrainingDiverged
 from envfleet.training.config import RunConfig
 
 _ROUNDING = 1e-9  # so that ten times 0.1 is one update
@@ -97,7 +96,7 @@ class ReplayLearner:
         if not count:
             return {}
         if self._thread is None:
-            figures = check_finite(self._agent.update(count), self._agent)
+            figures = self._agent.update(count)
             self.num_updates = self._agent.num_updates
             return figures
         job = self._thread.submit(self._agent.learn, *self._agent.prepare(count))  # before the thread runs out of work
@@ -111,7 +110,7 @@ class ReplayLearner:
             return {}
         learnt, self._job = self._job.result(), None
         self.num_updates = learnt.num_updates
-        return check_finite(self._agent.publish(learnt), self._agent)
+        return self._agent.publish(learnt)
 
     def take(self, transitions: Transitions) -> dict[str, float]:
         """Remember the transitions; learning can wait until sub-environments are under way again."""
@@ -183,10 +182,7 @@ class SlabLearner:
     def take(self, transitions: Transitions) -> dict[str, float]:
         """Add the step to the slab, and learn from it once it is full."""
         self._slabs.add(transitions)
-        return self._update() if self._slabs.is_full else {}
-
-    def _update(self) -> dict[str, float]:
-        return check_finite(self._agent.update(self._slabs.take()), self._agent)
+        return self._agent.update(self._slabs.take()) if self._slabs.is_full else {}
 
     def finish(self) -> dict[str, float]:
         """Nothing is under way."""
@@ -199,7 +195,7 @@ class SlabLearner:
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, and learn from the part of a slab that there is."""
         self.cut()
-        return self._update() if len(self._slabs) else {}
+        return self._agent.update(self._slabs.take()) if len(self._slabs) else {}
 
     def forget(self) -> None:
         """Nothing is remembered."""
@@ -232,19 +228,3 @@ def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
         warmup=max(training.warmup_steps, learning.config.batch_size),
     )
     return ReplayLearner(learning, schedule, is_beside=training.learn_beside)
-
-
-def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, float]:
-    """Pass figures on if all of them are numbers.
-
-    Raises:
-        TrainingDiverged: One is not.
-    """
-    broken = [name for name, value in figures.items() if not math.isfinite(value)]
-    if broken:
-        raise TrainingDiverged(
-            f"{broken[0]} is {figures[broken[0]]} after {agent.num_updates:,} updates of {agent.name}, expected a "
-            "finite number: lower the learning rate or reward_scale, set max_grad_norm, or look for NaN in the "
-            "environment's rewards"
-        )
-    return figures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,11 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envfleet.agents import Transitions
 from envfleet.agents.descent import Means
-from envfleet.agents.packing import Packing
-from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
+from envfleet.errors import EnvfleetError, InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training import events
+from envfleet.training.arena.arena import ArenaStep
 from envfleet.training.arena.building import check_phases, make_agent, make_arena
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
@@ -139,18 +139,38 @@ class Trainer:
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
-        self.tally.figures.add(self._learner.learn())
+        self._add(self._learner.learn())
         watch.lap("update")
         step = arena.recv()
         watch.lap("env")
-        _check_rewards(step.transitions, arena.num_envs)
-        self.tally.figures.add(self._learner.take(step.transitions))
+        self._check(step)
+        self._add(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
-        _check_finite(step.observations, self.agent.packing, arena.seats % arena.num_envs)
         before = self.transitions
         self._count(len(step.transitions), step.results)
         self._do_what_is_due(before)
+
+    def _check(self, step: ArenaStep) -> None:
+        """Check that rewards and observations are finite, before anything is learned from them."""
+        transitions, packing, num_envs = step.transitions, self.agent.packing, self._arena.num_envs
+        _check_finite(transitions.rewards, "the shaped reward", transitions.env_indices % num_envs, TrainingDiverged)
+        arrays = [step.observations]
+        if packing.is_nested:
+            arrays = [values.numpy() for values in packing.unpack(torch.from_numpy(step.observations))]
+        for part, array in zip(packing.parts, arrays, strict=True):
+            _check_finite(array, part.name, self._arena.seats % num_envs, ObservationError)
+
+    def _add(self, figures: dict[str, float]) -> None:
+        """Add figures of updates, if they are finite."""
+        broken = [name for name, value in figures.items() if not math.isfinite(value)]
+        if broken:
+            raise TrainingDiverged(
+                f"{broken[0]} is {figures[broken[0]]} after {self.agent.num_updates:,} updates of {self.agent.name}, "
+                "expected a finite number: lower the learning rate or reward_scale, set max_grad_norm, or look for NaN "
+                "in the environment's rewards"
+            )
+        self.tally.figures.add(figures)
 
     def _count(self, transitions: int, results: events.Results | None) -> None:
         self.tally.transitions += transitions
@@ -171,7 +191,7 @@ class Trainer:
         }
         due = {name for name, every in periods.items() if every is not None and before // every < after // every}
         if due or self._curriculum.is_phase_over:
-            self.tally.figures.add(self._learner.finish())
+            self._add(self._learner.finish())
         if "report" in due:
             self._tell_learned()
         if "snapshot" in due and needs_pool(self._curriculum.phase.opponent):
@@ -224,7 +244,7 @@ class Trainer:
 
     def _end_phase(self) -> None:
         """Reset all sub-environments together; running episodes are closed as if time had ended them."""
-        self.tally.figures.add(self._learner.end_phase())
+        self._add(self._learner.end_phase())
         self._tell_learned()
         self._watch.lap("update")
         self._curriculum.advance()
@@ -263,7 +283,7 @@ class Trainer:
             self.save()
             self._tell_learned()
         else:
-            self.tally.figures.add(self._learner.finish())
+            self._add(self._learner.finish())
             self._tell_learned()
             if self.tally.examined_at != self.transitions:
                 self.evaluate()
@@ -360,34 +380,11 @@ def _int_of(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1)[0])
 
 
-def _check_finite(observations: NDArray[Any], packing: Packing, env_indices: NDArray[np.int64]) -> None:
-    """Check observations of these sub-environments.
-
-    Raises:
-        ObservationError: One is not finite; the message names its sub-environment, and where it is.
-    """
-    arrays = [observations]
-    if packing.is_nested:
-        arrays = [values.numpy() for values in packing.unpack(torch.from_numpy(observations))]
-    for part, array in zip(packing.parts, arrays, strict=True):
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            row, *place = np.argwhere(~np.isfinite(array))[0].tolist()
-            raise ObservationError(
-                f"sub-environment {env_indices[row]} returned {array[(row, *place)]} at {part.name}{place}, expected "
-                "finite numbers: mend the environment, or clip what it divides by"
-            )
-
-
-def _check_rewards(transitions: Transitions, num_envs: int) -> None:
-    """Check the rewards of a step.
-
-    Raises:
-        TrainingDiverged: One is not finite; the message names its sub-environment.
-    """
-    rewards = transitions.rewards
-    if not np.isfinite(rewards).all():
-        place = np.flatnonzero(~np.isfinite(rewards))[0]
-        raise TrainingDiverged(
-            f"sub-environment {transitions.env_indices[place] % num_envs} returned a reward that is {rewards[place]} "
-            "once it is shaped, expected a finite number: mend the environment, or the shaping"
+def _check_finite(values: NDArray[Any], name: str, env_indices: NDArray[np.int64], error: type[EnvfleetError]) -> None:
+    """Raise an error that names the first of these sub-environments whose values are not finite, and where."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
+        raise error(
+            f"sub-environment {env_indices[row]} returned {values[(row, *place)]} at {name}{place or ''}, expected "
+            "finite numbers: mend the environment, the shaping, or clip what they divide by"
         )
