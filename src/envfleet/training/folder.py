@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -78,6 +77,7 @@ class RunFolder:
         Raises:
             InvalidArgument: There is a run of that name already, or no folder can be made.
         """
+        found = {"options": dict(options), **describe_surroundings()}
         try:
             path = _make_named(Path(base), name) if name else _make_unique(Path(base), config, int(options["num_envs"]))
         except OSError as error:
@@ -85,15 +85,10 @@ class RunFolder:
                 f"no folder can be made in {base} ({error.strerror}): pass another place for runs"
             ) from error
         folder = cls(path)
-        try:
-            for part in (folder.plots, folder.checkpoints, folder.tensorboard):
-                part.mkdir()
-            write_whole(folder.config, config.model_dump_json(indent=2) + "\n")
-            found = {"options": dict(options), **describe_surroundings()}
-            write_whole(folder.environment, json.dumps(found, indent=2, default=str) + "\n")
-        except BaseException:  # Ctrl-C as well: a folder without all of this is no run that could go on
-            shutil.rmtree(path)
-            raise
+        for part in (folder.plots, folder.checkpoints, folder.tensorboard):
+            part.mkdir()
+        write_whole(folder.environment, json.dumps(found, indent=2, default=str) + "\n")
+        write_whole(folder.config, config.model_dump_json(indent=2) + "\n")  # last: with it the folder is a run's
         return folder
 
     @classmethod
