@@ -22,7 +22,7 @@ from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
 from envfleet.training.config.phases import DEFAULT_GAME
-from envfleet.training.games.players import Player, Seated, seat_player
+from envfleet.training.games.players import Player, Seated, check_actions, seat_player
 from envfleet.training.games.seating import SeatedPolicy, Seating
 
 _ONE, _TWO = 0, 1
@@ -235,20 +235,10 @@ class Table:
             else:
                 side = self._seats ^ number
                 chosen = policy.act(observations[self._every, side])
-                self._actions[self._every, side] = self._checked(chosen, self._game)
+                self._actions[self._every, side] = check_actions(chosen, len(chosen), self._game, "a player")
 
     def _note(self, rows: NDArray[np.int64], winners: NDArray[Any]) -> None:
         numbers, seats = self.seating.games[rows], self._seats[rows]
         self._games.outcomes[numbers] = np.where(seats == _ONE, winners, -winners)
         self._games.returns[numbers] = self.returns[rows, seats]
         self._games.lengths[numbers] = self.lengths[rows]
-
-    def _checked(self, actions: NDArray[Any], game: Game) -> NDArray[Any]:
-        expected = self._actions.shape[2:]
-        if actions.shape[1:] != expected:
-            shown = ", ".join(map(str, ("N", *expected)))
-            raise InvalidArgument(
-                f"a player's actions have shape {actions.shape}, expected ({shown}): pass an agent whose actions are "
-                f"in {game.action_space}"
-            )
-        return actions

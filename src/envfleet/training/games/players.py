@@ -94,7 +94,7 @@ class OwnPlayer:
 
     def __init__(self, kind: Callable[..., Any], game: Game, seed: int, **kwargs: Any) -> None:
         self.random = Random(np.random.SeedSequence(seed))
-        self._name, self._shape = kind.__name__, game.action_space.shape or ()
+        self._name, self._game = kind.__name__, game
         try:
             self._player = kind(game.observation_space, game.action_space, self.random.numpy, **kwargs)
         except TypeError as error:
@@ -108,13 +108,23 @@ class OwnPlayer:
         self, observations: NDArray[Any], deterministic: bool = False, *, env_indices: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Choose actions, `(N, …)`."""
-        actions = np.asarray(self._player.act_batch(observations, deterministic))
-        expected = (len(observations), *self._shape)
-        if actions.shape != expected:
-            raise InvalidArgument(
-                f"{self._name} returned actions of shape {actions.shape}, expected {expected}: return one per row"
-            )
-        return actions
+        actions = self._player.act_batch(observations, deterministic)
+        return check_actions(actions, len(observations), self._game, self._name)
+
+
+def check_actions(actions: Any, rows: int, game: Game, name: str) -> NDArray[Any]:
+    """Return a player's actions as an array.
+
+    Raises:
+        InvalidArgument: There is not one of the game's for every row.
+    """
+    found, expected = np.asarray(actions), (rows, *(game.action_space.shape or ()))
+    if found.shape != expected:
+        raise InvalidArgument(
+            f"{name} returned actions of shape {found.shape}, expected {expected}: return one per row, in "
+            f"{game.action_space}"
+        )
+    return found
 
 
 def find_class(name: str) -> Callable[..., Any]:

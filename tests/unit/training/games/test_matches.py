@@ -177,7 +177,7 @@ def test_players_are_found(tmp_path: Any) -> None:
             PPO(spaces.Box(-1, 1, (3,)), MOVE),
             "PPO sees observations of shape \\(3,\\), a player of hockey sees \\(18,\\)",
         ),
-        (PPO(VIEW, spaces.Discrete(3)), "a player's actions have shape \\(1,\\), expected \\(N, 4\\)"),
+        (PPO(VIEW, spaces.Discrete(3)), "a player returned actions of shape \\(1,\\), expected \\(1, 4\\)"),
     ],
 )
 def test_who_cannot_play_is_told_so(player: Any, said: str) -> None:
