@@ -22,7 +22,7 @@ from envfleet.training.config.reading import change_config, read_json
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.folder import RESUME_FILE, reserve
 from envfleet.training.options import RunOptions
-from envfleet.training.records.figures import COLOURS, new_figure, save_figure, style
+from envfleet.training.records.figures import new_figure, save_figure, style
 from envfleet.training.records.progress import ProgressBar
 from envfleet.training.single_run import resume, train
 
@@ -327,13 +327,13 @@ def _plot(trials: Sequence[FrozenTrial], space: Space, path: Path) -> None:
     if not scored:
         return
     values = [trial.value or 0.0 for trial in scored]
-    fills = [COLOURS[0] if trial.state == TrialState.COMPLETE else "none" for trial in scored]
-    dots: Any = {"facecolors": fills, "edgecolors": COLOURS[0]}
+    fills = ["C0" if trial.state == TrialState.COMPLETE else "none" for trial in scored]
+    dots: Any = {"facecolors": fills, "edgecolors": "C0"}
     with style():
         figure, (first, *panels) = new_figure(len(space) + 1)
         first.scatter([trial.number + 1 for trial in scored], values, **dots)
         best = itertools.accumulate((trial.value or 0.0 for trial in done), max)
-        first.step([trial.number + 1 for trial in done], [*best], where="post", color=COLOURS[1], label="best so far")
+        first.step([trial.number + 1 for trial in done], [*best], where="post", color="C1", label="best so far")
         first.set(title="Score of trials", xlabel="trial; hollow ones were ended early")
         first.locator_params("x", integer=True)
         first.legend()

@@ -29,24 +29,7 @@ Draw = Callable[["Axes", RunHistory, str], None]
 _SMOOTHED = 12  # a point is the mean of this part of the whole curve
 _MOST_NUMBERS = 16  # players, above which numbers in the cells could not be read
 _LETTER = 0.08  # inches
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 7,
-    "figure.facecolor": "white",
-    "figure.dpi": 120,
-}
+_STYLE = Path(__file__).with_suffix(".mplstyle")
 _BINS = 300
 
 
@@ -60,10 +43,10 @@ def style() -> AbstractContextManager[None]:
         MissingDependency: matplotlib is not installed.
     """
     try:
-        import matplotlib as mpl
+        from matplotlib import style as styles
     except ImportError as error:
         raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
-    return mpl.rc_context(_STYLE)
+    return styles.context(_STYLE)
 
 
 def new_figure(panels: int, *, width: float = 4.6, height: float = 3.4) -> tuple[Figure, list[Axes]]:
@@ -204,7 +187,7 @@ def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
     figure, axes = new_figure(len(panels))
     for panel, (title, draw) in zip(axes, panels.items(), strict=True):
         for number, history in enumerate(histories):
-            draw(panel, history, COLOURS[number % len(COLOURS)])
+            draw(panel, history, f"C{number}")
         panel.set_title(title)
         label_transitions(panel)
         if len(histories) == 1:
@@ -302,7 +285,7 @@ def draw_tournament(tournament: Tournament) -> Figure:
 
 def _draw_ratings(panel: Axes, tournament: Tournament) -> None:
     for place, rating in enumerate(tournament.ratings):
-        colour = "#777777" if rating.is_anchor else COLOURS[0]
+        colour = "#777777" if rating.is_anchor else "C0"
         reach = 0.0 if rating.is_anchor else 2 * rating.sigma
         panel.errorbar(rating.mu, place, xerr=reach, fmt="o", color=colour, capsize=3, markersize=5)
     panel.set_yticks(range(len(tournament.names)), [f"{name}  {rank}" for rank, name in enumerate(tournament.names, 1)])
