@@ -20,8 +20,8 @@ from envfleet.training.arena.shaping import find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase, RunConfig, agent_config
 from envfleet.training.config.phases import Environment
+from envfleet.training.opponents.opponents import check_opponents, needs_learner
 from envfleet.training.opponents.pool import experienced
-from envfleet.training.opponents.sources import check_opponents, needs_learner
 from envfleet.training.options import RunOptions
 
 

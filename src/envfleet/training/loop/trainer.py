@@ -25,8 +25,8 @@ from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import CurriculumProgress, Tally
 from envfleet.training.loop.examining import examine
 from envfleet.training.loop.learners import make_learner
+from envfleet.training.opponents.opponents import entries_of, needs_pool
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import entries_of, needs_pool
 from envfleet.training.options import RunOptions
 
 _LEARNED_EVERY = 1_000  # transitions

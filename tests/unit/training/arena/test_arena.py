@@ -19,9 +19,8 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import ReplayLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Entry
+from envfleet.training.opponents.opponents import Entry, myself
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import myself
 
 NUM_ENVS = 5
 WEAK, STRONG = Entry(name="basic_weak", script=1), Entry(name="basic_strong", script=2)

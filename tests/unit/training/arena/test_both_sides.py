@@ -20,9 +20,8 @@ from envfleet.envs.hockey.game import Game
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Entry
+from envfleet.training.opponents.opponents import Entry, myself
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import myself
 
 NUM_ENVS = 4
 TERMS, WHEN = ("CLOSENESS", "TOUCH", "DIRECTION"), ("START", "FINAL")

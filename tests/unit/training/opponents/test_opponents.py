@@ -15,9 +15,8 @@ from gymnasium import spaces
 from envfleet.agents import DDDQN, SAC, ActionTable, DDDQNConfig, SACConfig
 from envfleet.errors import InvalidArgument
 from envfleet.training import train
-from envfleet.training.opponents.opponents import Entry, Opponents
+from envfleet.training.opponents.opponents import Entry, Opponents, myself
 from envfleet.training.opponents.pool import Files, SnapshotPool, as_player
-from envfleet.training.opponents.sources import myself
 
 SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32)
