@@ -271,16 +271,13 @@ def _line(problem: ErrorDetails) -> str:
         return f"{_path(keys)} is missing: add it"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         found = repr(context["tag"]) if "tag" in context else "missing"
-        return f"{_path([*keys, 'type'])} is {found}, expected one of {_tags()}"
+        kinds = ", ".join(map(repr, (*SCRIPTED, *TAGS[1:])))
+        own = "or a class of your own, 'my_package:MyOpponent'"
+        return f"{_path([*keys, 'type'])} is {found}, expected one of {kinds}, {own}"
     if kind == "value_error":
         return f"{_path(keys) or 'it'} {context['error']}"
     text = problem["msg"].replace("Input should be", "expected")
     return f"{_path(keys)} is {given}: {text.replace('dictionary or object to extract fields from', 'object')}"
-
-
-def _tags() -> str:
-    kinds = (*SCRIPTED, *TAGS[1:])
-    return f"{', '.join(map(repr, kinds))}, or a class of your own, 'my_package:MyOpponent'"
 
 
 def _path(keys: Sequence[int | str]) -> str:

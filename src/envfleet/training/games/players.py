@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,25 +77,26 @@ class OwnPlayer:
     """A player of a class, with a generator of its own.
 
     Args:
-        kind: Called with the spaces of observations and actions of one player, a NumPy generator for all draws, and
-            the keywords; has `act_batch(observations, deterministic)`. What it does may depend on nothing else, or a
-            run that is resumed goes on otherwise.
+        kind: `"random"`, or `"module:Name"` of what is called with the spaces of observations and actions of one
+            player, a NumPy generator for all draws, and the keywords; what it makes has `act_batch(observations,
+            deterministic)`. What it does may depend on nothing else, or a run that is resumed goes on otherwise.
         game: That it plays.
         seed: Of the generator.
-        **kwargs: For `kind`.
+        **kwargs: For the class.
 
     Attributes:
         random: The generator, with its state.
 
     Raises:
-        InvalidArgument: The class does not take these arguments, or what it makes has no `act_batch`.
+        InvalidArgument: There is no such class, it does not take these arguments, or what it makes has no `act_batch`.
     """
 
-    def __init__(self, kind: Callable[..., Any], game: Game, seed: int, **kwargs: Any) -> None:
+    def __init__(self, kind: str, game: Game, seed: int, **kwargs: Any) -> None:
         self.random = Random(np.random.SeedSequence(seed))
-        self._name, self._game = kind.__name__, game
+        self._name, self._game = kind, game
+        make: Any = RandomPlayer if kind == RANDOM else find_own(kind, "opponent")
         try:
-            self._player = kind(game.observation_space, game.action_space, self.random.numpy, **kwargs)
+            self._player = make(game.observation_space, game.action_space, self.random.numpy, **kwargs)
         except TypeError as error:
             raise InvalidArgument(
                 f"{self._name} cannot be made ({error}): let it take (observation_space, action_space, rng) and its "
@@ -127,12 +127,6 @@ def check_actions(actions: Any, rows: int, game: Game, name: str) -> NDArray[Any
     return found
 
 
-def find_class(name: str) -> Callable[..., Any]:
-    """Return the class of a player, by `"random"` or `"module:Name"`."""
-    kind: Callable[..., Any] = RandomPlayer if name == RANDOM else find_own(name, "opponent")
-    return kind
-
-
 def seat_player(
     player: Player | Seated, name: str | None = None, *, game: Game | None = None, device: str = "cpu"
 ) -> Seated:
@@ -155,7 +149,7 @@ def seat_player(
     if isinstance(player, str) and player in game.scripts:
         return Seated(name or player, game.scripts[player])
     if player == RANDOM or (isinstance(player, str) and ":" in player and not Path(player).exists()):
-        return Seated(name or player, policy=OwnPlayer(find_class(player), game, 0))
+        return Seated(name or player, policy=OwnPlayer(player, game, 0))
     if isinstance(player, (str, Path)):
         path = game.files.get(str(player)) or _file_of(player, game)
         agent: Any = load_agent(path, num_envs=1, device=device)

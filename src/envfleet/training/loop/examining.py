@@ -15,7 +15,7 @@ from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Scor
 from envfleet.training.evaluation.ratings import Rating, rate
 from envfleet.training.events import LEARNER, Examination
 from envfleet.training.games.matches import Rink
-from envfleet.training.games.players import OwnPlayer, Player, find_class, seat_player
+from envfleet.training.games.players import OwnPlayer, Player, seat_player
 from envfleet.training.games.seating import Policy
 from envfleet.training.opponents.pool import SnapshotPool
 
@@ -94,7 +94,7 @@ def _panel(config: RunConfig, game: Game, seed: int) -> dict[str, Player]:
     for phase in config.curriculum.phases:
         for one, _ in shares_of(phase.opponent):
             if isinstance(one, NamedOpponent) and ":" in one.type:
-                panel[one.type] = OwnPlayer(find_class(one.type), game, seed, **one.kwargs)
+                panel[one.type] = OwnPlayer(one.type, game, seed, **one.kwargs)
     return panel
 
 

@@ -27,7 +27,7 @@ from envfleet.training.config.opponents import (
     shares_of,
 )
 from envfleet.training.folder import agents_in
-from envfleet.training.games.players import OwnPlayer, find_class, seat_player
+from envfleet.training.games.players import OwnPlayer, seat_player
 from envfleet.training.opponents.pool import Files, Shelf, SnapshotPool, as_player, chances
 
 Player = Agent[Any] | OwnPlayer
@@ -267,7 +267,7 @@ def check_opponents(phases: Iterable[Phase], game: Game) -> None:
         for file in [] if place is None else agents_in(Path(place)).values():
             seat_player(file, str(file), game=game)
         if isinstance(opponent, NamedOpponent) and opponent.is_class:
-            OwnPlayer(find_class(opponent.type), game, 0, **opponent.kwargs)
+            OwnPlayer(opponent.type, game, 0, **opponent.kwargs)
 
 
 def _place_of(opponent: Single) -> str | None:
@@ -298,7 +298,7 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, g
     if isinstance(one, NamedOpponent):
         if not one.is_class:
             return Entry(name=one.type, script=game.scripts.get(one.type.removeprefix(SCRIPT), 0), weight=share)
-        make = functools.partial(OwnPlayer, find_class(one.type), game, **one.kwargs)
+        make = functools.partial(OwnPlayer, one.type, game, **one.kwargs)
         return Entry(name=one.type, make=make, weight=share, is_deterministic=False)
     place = _place_of(one)
     if isinstance(one, SelfPlayOpponent) and place is None:
