@@ -245,27 +245,18 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         Whether somebody has asked.
     """
     asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    with contextlib.ExitStack() as restoring:
+
+        def ask(_number: int, _frame: FrameType | None) -> None:
+            asked.set()
+            restoring.close()
+            with contextlib.suppress(OSError):  # of a pipe whose reader, such as tee, had the same Ctrl-C
+                print(_NOTICE, file=sys.stderr, flush=True)  # noqa: T201
+
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                restoring.callback(signal.signal, number, signal.signal(number, ask))
         yield asked.is_set
-        return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        asked.set()
-        restore()
-        with contextlib.suppress(OSError):  # of a pipe whose reader, such as tee, had the same Ctrl-C
-            print(_NOTICE, file=sys.stderr, flush=True)  # noqa: T201
-
-    for number in _SIGNALS:
-        signal.signal(number, ask)
-    try:
-        yield asked.is_set
-    finally:
-        restore()
 
 
 def _result(trainer: Trainer, folder: RunFolder, reason: str, made: int) -> RunResult:
