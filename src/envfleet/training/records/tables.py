@@ -43,8 +43,8 @@ class TableWriter(Observer):
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self._paths: dict[str, Path] = {name: getattr(folder, name) for name in TABLES}
-        self._files = {name: path.open("ab", buffering=1 << 16) for name, path in self._paths.items()}
+        paths: dict[str, Path] = {name: getattr(folder, name) for name in TABLES}
+        self._files = {name: path.open("ab", buffering=1 << 16) for name, path in paths.items()}
         self._sizes: Mapping[str, int] = {}
 
     def on_event(self, event: Event) -> None:
@@ -73,14 +73,14 @@ class TableWriter(Observer):
         Raises:
             InvalidArgument: The file is shorter.
         """
-        path = self._paths[name]
-        found = path.stat().st_size
+        file = self._files[name]
+        found = file.seek(0, os.SEEK_END)
         if found < size_bytes:
             raise InvalidArgument(
-                f"{path} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: put the "
+                f"{file.name} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: put the "
                 "file back that belongs to it, or begin a new run"
             )
-        self._files[name].truncate(size_bytes)
+        file.truncate(size_bytes)
         if not size_bytes:
             self._add(name, [[*TABLES[name]]])
 
@@ -89,12 +89,13 @@ class TableWriter(Observer):
         text = io.StringIO()
         shown = ([f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows)
         csv.writer(text, lineterminator="\n").writerows(shown)
-        with naming(self._paths[name]):
-            self._files[name].write(text.getvalue().encode())
+        file = self._files[name]
+        with naming(file.name):
+            file.write(text.getvalue().encode())
 
     def _flush(self) -> None:
-        for name, file in self._files.items():
-            with naming(self._paths[name]):
+        for file in self._files.values():
+            with naming(file.name):
                 file.flush()
 
     def state_dict(self) -> dict[str, Any]:
@@ -102,7 +103,7 @@ class TableWriter(Observer):
         self._flush()
         for file in self._files.values():
             os.fsync(file.fileno())
-        return {name: path.stat().st_size for name, path in self._paths.items()}
+        return {name: file.seek(0, os.SEEK_END) for name, file in self._files.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the files to these lengths when the run goes on."""
@@ -110,8 +111,8 @@ class TableWriter(Observer):
 
     def close(self) -> None:
         """Write what waits and let go of the files."""
-        for name, file in self._files.items():
-            with naming(self._paths[name]):
+        for file in self._files.values():
+            with naming(file.name):
                 file.close()
 
 
