@@ -230,12 +230,9 @@ def _check_actions(config: RunConfig) -> None:
     if agent.type != "DDDQN" or place.is_remote:
         return
     game = place.find_game()
-    if game is None:
-        space = _actions_of(place)
-    elif game.action_table(agent.action_fineness, agent.action_combined, place.settings) is None:
-        space = game.action_space
-    else:
+    if game is not None and game.action_table(agent.action_fineness, agent.action_combined, place.settings) is not None:
         return
+    space = _actions_of(place) if game is None else game.action_space
     if isinstance(space, spaces.Box):
         raise InvalidArgument(
             f"agent.type is 'DDDQN', which chooses among numbered actions, but {place.id!r} has continuous ones, "

@@ -32,8 +32,13 @@ class CurriculumProgress:
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.phases = tuple(phases)
-        self.index = self.episodes = self.transitions = 0
-        self._winners = self._window()
+        self.index = 0
+        self._begin_phase()
+
+    def _begin_phase(self) -> None:
+        self.episodes = self.transitions = 0
+        promotion = self.phase.promote_at
+        self._winners: collections.deque[int] = collections.deque(maxlen=promotion.games if promotion else 0)
 
     @property
     def is_finished(self) -> bool:
@@ -83,13 +88,7 @@ class CurriculumProgress:
     def advance(self) -> None:
         """Go on to the next phase, or to the end; what has been counted belongs to the last one."""
         self.index += 1
-        self.episodes = self.transitions = 0
-        self._winners = self._window()
-
-    def _window(self) -> collections.deque[int]:
-        """Make room for the latest games that the phase looks at."""
-        promotion = self.phase.promote_at
-        return collections.deque(maxlen=promotion.games if promotion else 0)
+        self._begin_phase()
 
     def _is_promoted(self) -> bool:
         promotion = self.phase.promote_at

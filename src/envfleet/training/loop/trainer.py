@@ -174,12 +174,10 @@ class Trainer:
 
     def _count(self, transitions: int, results: events.Results | None) -> None:
         self.tally.transitions += transitions
-        if results is None:
-            self._curriculum.count(transitions)
-            return
-        self._curriculum.count(transitions, results.winners)
-        self.tally.add_episodes(results)
-        self._tell(events.Episodes, **vars(results))
+        self._curriculum.count(transitions, () if results is None else results.winners)
+        if results is not None:
+            self.tally.add_episodes(results)
+            self._tell(events.Episodes, **vars(results))
 
     def _do_what_is_due(self, before: int) -> None:
         training, after = self.config.training, self.transitions
