@@ -101,7 +101,7 @@ def show_result(result: RunResult, console: Console) -> None:
     if result.evaluation:
         console.print("", _evaluation_table(result.evaluation), sep="\n")
     if result.rating is not None:
-        from envfleet.training.evaluation.ratings import anchors_among
+        from envfleet.training.evaluation import anchors_among
 
         fixed = ", ".join(f"{name} has {mu:g}" for name, mu in anchors_among(result.evaluation).items())
         console.print(f"Rating {result.rating:.1f} ({fixed})")

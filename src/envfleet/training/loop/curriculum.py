@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from envfleet.agents.descent import Means
 from envfleet.training.config import Phase
-from envfleet.training.evaluation.evaluation import wilson
+from envfleet.training.evaluation import wilson
 from envfleet.training.events import Examination, Results
 
 _LATEST = 100  # episodes

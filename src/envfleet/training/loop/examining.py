@@ -11,8 +11,7 @@ from envfleet.envs.games import RANDOM, Game
 from envfleet.training.config import RunConfig
 from envfleet.training.config.opponents import NOBODY, SCRIPT, NamedOpponent, shares_of
 from envfleet.training.config.phases import Environment
-from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate, evaluate_returns
-from envfleet.training.evaluation.ratings import Rating, rate
+from envfleet.training.evaluation import Evaluation, MeanReturn, Rating, Score, evaluate, evaluate_returns, rate
 from envfleet.training.events import LEARNER, Examination
 from envfleet.training.games.matches import Rink
 from envfleet.training.games.players import OwnPlayer, Player, seat_player

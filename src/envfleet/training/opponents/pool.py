@@ -14,7 +14,7 @@ from torch import Tensor
 
 from envfleet.agents import Agent, load_agent
 from envfleet.training.config.opponents import Matchmaking
-from envfleet.training.evaluation.ratings import Rating
+from envfleet.training.evaluation import Rating
 from envfleet.training.folder import agents_in
 
 _MEMORY = 0.95  # of a win rate, per game

@@ -13,15 +13,13 @@ import polars as pl
 
 from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.files import replacing
-from envfleet.training.evaluation.ratings import anchors_among
+from envfleet.training.evaluation import Tournament, anchors_among
 from envfleet.training.events import LEARNER
 from envfleet.training.records.tables import RunHistory, read_history
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from envfleet.training.evaluation.tournament import Tournament
 
 Histories = Sequence[RunHistory]
 Draw = Callable[["Axes", RunHistory, str], None]

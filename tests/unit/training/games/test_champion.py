@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envfleet.envs.games import known_game
-from envfleet.training.evaluation.evaluation import evaluate
+from envfleet.training.evaluation import evaluate
 from envfleet.training.games.players import seat_player
 
 

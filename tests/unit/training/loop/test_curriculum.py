@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envfleet.training.config import Phase
-from envfleet.training.evaluation.evaluation import wilson
+from envfleet.training.evaluation import wilson
 from envfleet.training.loop.curriculum import CurriculumProgress
 
 

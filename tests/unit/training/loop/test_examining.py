@@ -11,8 +11,7 @@ from gymnasium import spaces
 from envfleet.agents import SAC, SACConfig
 from envfleet.envs.games import known_game
 from envfleet.training.config import parse_config
-from envfleet.training.evaluation.evaluation import Evaluation, Score
-from envfleet.training.evaluation.ratings import Rating
+from envfleet.training.evaluation import Evaluation, Rating, Score
 from envfleet.training.loop.examining import examine, rate_learner
 from envfleet.training.opponents.pool import SnapshotPool
 

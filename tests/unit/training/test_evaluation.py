@@ -13,7 +13,7 @@ from tests.unit.training.still import Still
 
 from envfleet.agents import SAC, SACConfig
 from envfleet.errors import InvalidArgument
-from envfleet.training.evaluation.evaluation import Score, evaluate, evaluate_returns
+from envfleet.training.evaluation import Score, evaluate, evaluate_returns
 from envfleet.training.games.matches import Rink, play
 
 pytestmark = [

@@ -1,24 +1,43 @@
-"""How good a player is: frozen, without exploration, on fixed seeds, with intervals that say how sure it is."""
+"""How good a player is: games on fixed seeds, how sure their shares are, ratings and tournaments.
+
+Players are frozen and do not explore. Ratings come from games that were played to rate them: Weng and Lin 2011, "A
+Bayesian approximation method for online ranking" (Bradley-Terry, full pairs), from `openskill`. Scripted players are
+anchors: their ratings stand fixed, so that those of different tournaments can be compared.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
+from openskill.models import BradleyTerryFull
 
 import envfleet
+from envfleet.agents import load_agent
+from envfleet.envs.games import Game, known_games
 from envfleet.errors import InvalidArgument
 from envfleet.sources import names_kernel
+from envfleet.training.config.opponents import SCRIPT
+from envfleet.training.folder import agents_in
 from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
 from envfleet.training.games.players import Player, Seated, seat_player
 from envfleet.training.games.seating import Policy
 
 _Z_95 = 1.959963984540054  # standard deviations that leave out 2.5 % on either side
+_ANCHOR_SIGMA = 0.1
+_RANKS = {1: [0.0, 1.0], 0: [0.0, 0.0], -1: [1.0, 0.0]}
+Progress = Callable[[str, float], None]
+
+
+# ---------------------------------------------------------------------- games and episodes
 
 
 def wilson(successes: float, trials: int) -> tuple[float, float]:
@@ -256,3 +275,167 @@ def _score(games: Games, where: NDArray[np.bool_]) -> Score:
     outcomes: Any = games.outcomes[where]
     wins, draws, losses = (int((outcomes == outcome).sum()) for outcome in (1, 0, -1))
     return Score(wins, draws, losses)
+
+
+# ---------------------------------------------------------------------- ratings
+
+
+@dataclasses.dataclass(frozen=True)
+class Rating:
+    """How strong a player is.
+
+    Attributes:
+        name: Of the player.
+        mu: The rating; that of a player of whom nothing is known is 25.
+        sigma: Its standard deviation.
+        games: It is taken from.
+        is_anchor: Whether it stands fixed.
+    """
+
+    name: str
+    mu: float = 25.0
+    sigma: float = 25.0 / 3
+    games: int = 0
+    is_anchor: bool = False
+
+
+def rate(
+    names: Iterable[str],
+    outcomes: Mapping[tuple[str, str], Sequence[int]],
+    anchors: Mapping[str, float],
+    before: Mapping[str, Rating] | None = None,
+) -> list[Rating]:
+    """Rate players.
+
+    Players do not change between the games, so a rating becomes surer with each. The order of the games matters
+    little, as pairs take turns.
+
+    Args:
+        names: Of the players.
+        outcomes: Of the games of pairs of them, by their names: 1 if the first won, -1 if the second did, 0 for a draw.
+        anchors: Fixed ratings by name; those of players that are not among `names` are not looked at.
+        before: Ratings from earlier games, by name, which go on from there.
+
+    Returns:
+        A rating for each name, in that order.
+    """
+    model = BradleyTerryFull(tau=0.0)
+    known = {
+        name: Rating(name, anchors[name], _ANCHOR_SIGMA, is_anchor=True) if name in anchors else Rating(name)
+        for name in names
+    }
+    known |= {name: rating for name, rating in (before or {}).items() if name in known}
+    for turn in itertools.zip_longest(*outcomes.values()):
+        for pair, outcome in zip(outcomes, turn, strict=True):
+            if outcome is None:  # its games are over
+                continue
+            teams = [[model.rating(known[name].mu, known[name].sigma)] for name in pair]
+            for name, (found,) in zip(pair, model.rate(teams, ranks=_RANKS[outcome]), strict=True):
+                one = known[name]
+                mu, sigma = (one.mu, one.sigma) if one.is_anchor else (found.mu, found.sigma)
+                known[name] = dataclasses.replace(one, mu=mu, sigma=sigma, games=one.games + 1)
+    return [*known.values()]
+
+
+def anchors_among(opponents: Collection[str]) -> dict[str, float]:
+    """Return the fixed ratings of those opponents that have one, by their short names; for figures and reports."""
+    short = {opponent.removeprefix(SCRIPT) for opponent in opponents}
+    known = [Game.anchors, *(game.anchors for game in known_games())]
+    return {name: mu for anchors in known for name, mu in anchors.items() if name in short}
+
+
+# ---------------------------------------------------------------------- tournaments
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tournament:
+    """What came of a tournament; players stand in the order of their ratings, best first.
+
+    Attributes:
+        ratings: Of the K players.
+        wins: Games that the player of the row won against that of the column, int64 `(K, K)`.
+        draws: Likewise games drawn.
+        games: Of each pair.
+    """
+
+    ratings: tuple[Rating, ...]
+    wins: NDArray[np.int64]
+    draws: NDArray[np.int64]
+    games: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the players."""
+        return tuple(rating.name for rating in self.ratings)
+
+    def score(self, row: int) -> Score:
+        """Return all games of a player."""
+        return Score(int(self.wins[row].sum()), int(self.draws[row].sum()), int(self.wins[:, row].sum()))
+
+
+def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -> dict[str, Path]:
+    """Find the checkpoints of players in a folder of files, of a run or of several runs.
+
+    Args:
+        folder: Which.
+        observation_space: Of the environment that they are to play; agents that see something else are left out.
+
+    Returns:
+        Their files by name: the path within the folder, as far as it tells them apart.
+
+    Raises:
+        InvalidArgument: There is no checkpoint of such a player, or a file there that is none.
+    """
+    shape = observation_space.shape
+    files = sorted(agents_in(Path(folder)).items())
+    players = {name: path for name, path in files if load_agent(path, num_envs=1).observation_space.shape == shape}
+    if not players:
+        raise InvalidArgument(
+            f"no checkpoint in {folder} is of an agent that sees observations of shape {shape}: pass "
+            "another folder, or the environment in which they were trained"
+        )
+    return players
+
+
+def run_tournament(
+    players: Mapping[str, Player],
+    *,
+    games: int = 100,
+    seed: int = 0,
+    rink: Rink | None = None,
+    progress: Progress | None = None,
+) -> Tournament:
+    """Let every player meet every other, half of the games on either side.
+
+    Args:
+        players: By name; the scripted ones stand fixed in the ratings.
+        games: Of each pair.
+        seed: Of the games; all pairs meet the same starts.
+        rink: Where.
+        progress: Told, before each pairing, which it is and the share of pairings played.
+
+    Raises:
+        InvalidArgument: There are fewer than two players, one of them is none, or a name belongs to a scripted player.
+    """
+    if len(players) < 2:
+        raise InvalidArgument(f"a tournament of {len(players)} players, expected 2 or more: add some")
+    rink = rink or Rink()
+    for name in rink.game.anchors.keys() & players.keys():
+        if players[name] != name:
+            raise InvalidArgument(f"a player is called {name!r} and is not the scripted one: give it another name")
+    names = [*players]
+    seated = [seat_player(player, name, game=rink.game) for name, player in players.items()]
+    pairs = [*itertools.combinations(range(len(names)), 2)]
+    wins, draws = np.zeros((2, len(names), len(names)), np.int64)
+    outcomes: dict[tuple[str, str], list[int]] = {}
+    for number, (one, two) in enumerate(pairs):
+        if progress:
+            progress(f"{names[one]} against {names[two]}", number / len(pairs))
+        played = play(seated[one], seated[two], games, seed=seed, rink=rink).outcomes.tolist()
+        wins[one, two], wins[two, one] = played.count(1), played.count(-1)
+        draws[one, two] = draws[two, one] = played.count(0)
+        outcomes[names[one], names[two]] = played
+    ratings = rate(names, outcomes, rink.game.anchors)
+    order = sorted(range(len(names)), key=lambda row: -ratings[row].mu)
+    place = np.ix_(order, order)
+    return Tournament(tuple(ratings[row] for row in order), wins[place], draws[place], games)

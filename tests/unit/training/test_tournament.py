@@ -14,8 +14,7 @@ from tests.unit.training.still import Still
 from envfleet.agents import PPO, PPOConfig
 from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
-from envfleet.training.evaluation.ratings import Rating
-from envfleet.training.evaluation.tournament import Tournament, find_checkpoints, run_tournament
+from envfleet.training.evaluation import Rating, Tournament, find_checkpoints, run_tournament
 from envfleet.training.games.matches import play
 from envfleet.training.records.figures import draw_tournament, plot_tournament, style
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envfleet.envs.games import known_game
-from envfleet.training.evaluation.ratings import rate
+from envfleet.training.evaluation import rate
 
 ANCHORS = known_game("hockey").anchors
 
