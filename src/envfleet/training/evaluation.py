@@ -25,7 +25,7 @@ from envfleet.agents import load_agent
 from envfleet.envs.games import Game, known_games
 from envfleet.errors import InvalidArgument
 from envfleet.sources import names_kernel
-from envfleet.training.config.opponents import SCRIPT
+from envfleet.training.config.phases import SCRIPT
 from envfleet.training.folder import agents_in
 from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
 from envfleet.training.games.players import Player, Seated, seat_player

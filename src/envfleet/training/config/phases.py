@@ -1,20 +1,24 @@
-"""The phases of a curriculum: how long, in which environment, against whom, with which help."""
+"""The phases of a curriculum: how long, in which environment, against whom, with which help.
+
+Sections of a configuration are frozen, and no key goes unnoticed.
+"""
 
 from __future__ import annotations
 
+import difflib
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import gymnasium as gym
-from pydantic import Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
+from pydantic_core import PydanticCustomError
 
-from envfleet.envs.games import Game, find_game, known_game, known_games
+from envfleet.envs.games import RANDOM, Game, find_game, known_game, known_games
 from envfleet.errors import InvalidArgument
 from envfleet.options import Options
 from envfleet.registry import GAMES
 from envfleet.sources import Blueprint, find_callable, is_kernel_class
-from envfleet.training.config.opponents import NOBODY, SCRIPT, NamedOpponent, Opponent, Weight, shares_of
-from envfleet.training.config.section import Section
 
 REMOTE = "remote"
 DEFAULT_GAME = next(iter(GAMES))
@@ -25,6 +29,154 @@ else:
 Episodes = Annotated[int, Field(ge=0)]
 Length = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(strict=False, allow_inf_nan=False)]
+SCRIPT = "basic_"
+"""Before the name of a scripted player of a game in the type of an opponent."""
+NOBODY = "none"
+SCRIPTED = (NOBODY, *dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() for name in game.scripts), RANDOM)
+"""Types of opponents that are known by their names."""
+TAGS = ("named", "self_play", "snapshots", "weighted_mixture")
+"""Kinds of sections; the types of all but the first are called so, too."""
+
+Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
+Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A JSON object of a configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, data: Any) -> Any:
+        unknown = [name for name in data if name not in cls.model_fields] if isinstance(data, dict) else []
+        if unknown:
+            raise PydanticCustomError(
+                "unknown_key",
+                "{problem}",
+                {"key": unknown[0], "problem": describe_unknown(unknown[0], list(cls.model_fields))},
+            )
+        return data
+
+
+def describe_unknown(name: str, accepted: list[str]) -> str:
+    """Say that a key is not known, which ones are, and which one may be meant.
+
+    >>> describe_unknown("episode", ["name", "episodes"])
+    'is an unknown key, accepted are name, episodes: did you mean episodes?'
+    """
+    meant = difflib.get_close_matches(name, accepted, n=1, cutoff=0.6)
+    advice = f"did you mean {meant[0]}?" if meant else "check the spelling, or leave it out"
+    return f"is an unknown key, accepted are {', '.join(accepted)}: {advice}"
+
+
+# ---------------------------------------------------------------------- opponents
+
+
+class _Entry(Section):
+    """An entry of a mixture, or the only opponent."""
+
+    weight: Weight = 1.0
+    """Share among the entries of a mixture, relative to the others'."""
+
+
+class _Agent(_Entry):
+    """A trained agent."""
+
+    deterministic: bool = False
+    """Whether the opponent takes its best action instead of drawing."""
+
+
+class NamedOpponent(_Entry):
+    """A scripted player of the game, one that acts at random or not at all, or one of your own."""
+
+    type: str = Field(pattern=f"^({'|'.join(SCRIPTED)})$|.:.")
+    """A scripted player, "random", "none", where the other side stands still, or a class of your own, such as
+    "my_package:MyOpponent"."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of a class of your own."""
+
+    @property
+    def is_class(self) -> bool:
+        """Return whether a class plays, outside the environment."""
+        return self.type == RANDOM or ":" in self.type
+
+
+class SelfPlayOpponent(_Agent):
+    """The learner itself as it is now, or one saved agent."""
+
+    type: Literal["self_play"]
+    checkpoint: str | None = None
+    """File of a saved agent; null for the learner's own weights of the moment."""
+
+    @property
+    def is_learner(self) -> bool:
+        """Return whether it is the learner as it is now, exploring."""
+        return self.checkpoint is None and not self.deterministic
+
+
+class SnapshotOpponent(_Agent):
+    """An earlier self of the learner, or an agent out of a folder, drawn for every episode."""
+
+    type: Literal["snapshots"]
+    folder: str | None = None
+    """Folder of saved agents; null for the snapshots that this run takes of the learner."""
+    matchmaking: Matchmaking = "prioritised"
+    """How one is drawn: uniform, latest, prioritised (by p(1-p), p being the learner's win rate against it),
+    hardest (by (1-p)^2)."""
+
+
+class MixedOpponent(_Entry):
+    """One of several, drawn by weight for every episode."""
+
+    type: Literal["weighted_mixture"]
+    opponents: list[Opponent] = Field(min_length=1)
+    """Its entries; a mixture may hold mixtures."""
+
+
+def _kind_of(opponent: Any) -> Any:
+    """Return the tag of an opponent: its type, or that of all named ones."""
+    kind = opponent.get("type") if isinstance(opponent, dict) else getattr(opponent, "type", None)
+    return TAGS[0] if kind in SCRIPTED or (isinstance(kind, str) and ":" in kind) else kind
+
+
+Single = NamedOpponent | SelfPlayOpponent | SnapshotOpponent
+Opponent = Annotated[
+    Annotated[NamedOpponent, Tag(TAGS[0])]
+    | Annotated[SelfPlayOpponent, Tag("self_play")]
+    | Annotated[SnapshotOpponent, Tag("snapshots")]
+    | Annotated[MixedOpponent, Tag("weighted_mixture")],
+    Discriminator(_kind_of),
+]
+MixedOpponent.model_rebuild()
+
+
+def shares_of(opponent: Single | MixedOpponent | None) -> list[tuple[Single, float]]:
+    """Take mixtures apart.
+
+    Returns:
+        Opponents that are no mixtures, in the order of the file, each with its chance; chances add up to 1. Entries
+        without a chance are left out. Empty without an opponent.
+
+    Examples:
+        >>> weak, strong = NamedOpponent(type="basic_weak", weight=3.0), NamedOpponent(type="basic_strong")
+        >>> mixed = MixedOpponent(type="weighted_mixture", opponents=[weak, strong])
+        >>> [(entry.type, share) for entry, share in shares_of(mixed)]
+        [('basic_weak', 0.75), ('basic_strong', 0.25)]
+    """
+    return [] if opponent is None else [(entry, share) for entry, share in _spread(opponent, 1.0) if share > 0]
+
+
+def _spread(opponent: Single | MixedOpponent, share: float) -> Iterator[tuple[Single, float]]:
+    if not isinstance(opponent, MixedOpponent):
+        yield opponent, share
+        return
+    total = sum(entry.weight for entry in opponent.opponents)
+    for entry in opponent.opponents:
+        yield from _spread(entry, share * entry.weight / total if total else 0.0)
+
+
+# ---------------------------------------------------------------------- environments
 
 
 class WeightedMode(Section):
@@ -142,6 +294,9 @@ class Environment(Section):
                     f"has {name} in kwargs: leave it out; the token comes from the variable ENVFLEET_TOKEN, --num-envs "
                     "says how many, and runs cannot be ranked, as they draw their seeds"
                 )
+
+
+# ---------------------------------------------------------------------- phases
 
 
 class _Shaping(Section):

@@ -16,10 +16,8 @@ from pydantic_core import ErrorDetails
 
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
-from envfleet.training.config.opponents import SCRIPTED, TAGS
-from envfleet.training.config.phases import Environment
+from envfleet.training.config.phases import SCRIPTED, TAGS, Environment, describe_unknown
 from envfleet.training.config.run import RunConfig
-from envfleet.training.config.section import describe_unknown
 from envfleet.training.events import find_observers
 
 SHIPPED = Path(__file__).parents[1] / "configs"

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from envfleet.registry import AGENTS
-from envfleet.training.config.phases import Curriculum, Length
-from envfleet.training.config.section import Section
+from envfleet.training.config.phases import Curriculum, Length, Section
 
 Rate = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, strict=False, allow_inf_nan=False)]

@@ -9,8 +9,7 @@ from typing import Any
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
 from envfleet.training.config import RunConfig
-from envfleet.training.config.opponents import NOBODY, SCRIPT, NamedOpponent, shares_of
-from envfleet.training.config.phases import Environment
+from envfleet.training.config.phases import NOBODY, SCRIPT, Environment, NamedOpponent, shares_of
 from envfleet.training.evaluation import Evaluation, MeanReturn, Rating, Score, evaluate, evaluate_returns, rate
 from envfleet.training.events import LEARNER, Examination
 from envfleet.training.games.matches import Rink

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envfleet.agents import Agent
 from envfleet.envs.games import Game
 from envfleet.training.config import Phase
-from envfleet.training.config.opponents import (
+from envfleet.training.config.phases import (
     SCRIPT,
     Matchmaking,
     MixedOpponent,

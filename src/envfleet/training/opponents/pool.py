@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envfleet.agents import Agent, load_agent
-from envfleet.training.config.opponents import Matchmaking
+from envfleet.training.config.phases import Matchmaking
 from envfleet.training.evaluation import Rating
 from envfleet.training.folder import agents_in
 

@@ -30,8 +30,7 @@ from envfleet.training.config import (
     read_config,
     shipped_names,
 )
-from envfleet.training.config.opponents import shares_of
-from envfleet.training.config.phases import Environment, Promotion, RewardBonus, RewardShaping
+from envfleet.training.config.phases import Environment, Promotion, RewardBonus, RewardShaping, shares_of
 from envfleet.training.config.run import AgentSection, Hyperparameters, Training
 
 HOCKEY = known_game("hockey")
