@@ -28,8 +28,7 @@ from envfleet.sources import names_kernel
 from envfleet.training.config.phases import SCRIPT
 from envfleet.training.folder import agents_in
 from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
-from envfleet.training.games.players import Player, Seated, seat_player
-from envfleet.training.games.seating import Policy
+from envfleet.training.games.players import Player, Policy, Seated, seat_player
 
 _Z_95 = 1.959963984540054  # standard deviations that leave out 2.5 % on either side
 _ANCHOR_SIGMA = 0.1

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import zlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -20,7 +20,15 @@ from envfleet.envs.games import RANDOM, Game, known_game
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 from envfleet.training.config.phases import DEFAULT_GAME
-from envfleet.training.games.seating import Policy
+
+
+class Policy(Protocol):
+    """Whoever chooses actions for many observations at once: every agent does."""
+
+    def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
+        """Choose an action for every observation, `(N, …)`."""
+        ...
+
 
 Player = str | Path | Policy
 """A name that the game knows, `"random"`, `"my_package:MyOpponent"`, the path of a checkpoint or of a run, or anything

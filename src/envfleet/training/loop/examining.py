@@ -13,8 +13,7 @@ from envfleet.training.config.phases import NOBODY, SCRIPT, Environment, NamedOp
 from envfleet.training.evaluation import Evaluation, MeanReturn, Rating, Score, evaluate, evaluate_returns, rate
 from envfleet.training.events import LEARNER, Examination
 from envfleet.training.games.matches import Rink
-from envfleet.training.games.players import OwnPlayer, Player, seat_player
-from envfleet.training.games.seating import Policy
+from envfleet.training.games.players import OwnPlayer, Player, Policy, seat_player
 from envfleet.training.opponents.pool import SnapshotPool
 
 POOL = "pool"

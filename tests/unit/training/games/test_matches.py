@@ -15,9 +15,8 @@ from envfleet.envs.hockey import BasicOpponent
 from envfleet.envs.hockey.kernel.game import Hockey
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.env import KernelEnv
-from envfleet.training.games.matches import Games, Rink, play
+from envfleet.training.games.matches import BLOCK_ROWS, Games, Rink, SeatedPolicy, Seating, play
 from envfleet.training.games.players import seat_player
-from envfleet.training.games.seating import BLOCK_ROWS, SeatedPolicy, Seating
 
 pytestmark = [
     pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
