@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -259,7 +260,7 @@ def _explain(error: ValidationError, source: str) -> str:
 
 def _line(problem: ErrorDetails) -> str:
     keys = [key for key in problem["loc"] if key not in TAGS]  # which pydantic puts between them
-    context, kind, given = problem.get("ctx", {}), problem["type"], _short(problem["input"])
+    context, kind, given = problem.get("ctx", {}), problem["type"], reprlib.repr(problem["input"])
     if kind == "unknown_key":
         return f"{_path([*keys, context['key']])} {context['problem']}"
     if kind == "missing":
@@ -277,8 +278,3 @@ def _line(problem: ErrorDetails) -> str:
 
 def _path(keys: Sequence[int | str]) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
