@@ -6,7 +6,6 @@ import collections
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from envfleet.agents.descent import Means
 from envfleet.training.config import Phase
@@ -16,8 +15,8 @@ from envfleet.training.events import Examination, Results
 _LATEST = 100  # episodes
 
 
-class CurriculumProgress:
-    """Counts what is done of each phase, and says when it is over.
+class Tally:
+    """Counts what a run has done, and says where in its curriculum that is.
 
     Counts are over all sub-environments: a phase of 1,000 episodes has as many with one of them as with 64.
 
@@ -25,20 +24,32 @@ class CurriculumProgress:
         phases: In order, at least one.
 
     Attributes:
-        index: Of the phase, from 0; the number of phases once all are done.
-        episodes: Finished in this phase.
-        transitions: Made in this phase.
+        phases: These.
+        index: Of the phase that is played, from 0; the number of phases once all are done.
+        transitions: Made so far.
+        episodes: Ended so far.
+        figures: What calls of an agent's `update` returned, since they were last told.
+        examination: The latest; `None` before the first.
+        examined_at: Transitions at that time.
     """
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.phases = tuple(phases)
-        self.index = 0
+        self.index = self.transitions = self.episodes = 0
+        self.figures = Means()
+        self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
+        self._has_games = False
+        self._best: float | None = None
+        self.examination: Examination | None = None
+        self.examined_at: int | None = None
         self._begin_phase()
 
     def _begin_phase(self) -> None:
-        self.episodes = self.transitions = 0
+        self._began = self.transitions, self.episodes
         promotion = self.phase.promote_at
         self._winners: collections.deque[int] = collections.deque(maxlen=promotion.games if promotion else 0)
+
+    # ------------------------------------------------------------------ the curriculum
 
     @property
     def is_finished(self) -> bool:
@@ -64,26 +75,15 @@ class CurriculumProgress:
     def _phase_share(self) -> float:
         """How much of the phase is done, from 0 to 1."""
         phase = self.phase
+        transitions, episodes = self.transitions - self._began[0], self.episodes - self._began[1]
         if phase.episodes is not None:
-            return min(self.episodes / phase.episodes, 1.0)
-        return min(self.transitions / (phase.transitions or 1), 1.0)
+            return min(episodes / phase.episodes, 1.0)
+        return min(transitions / (phase.transitions or 1), 1.0)
 
     @property
     def share(self) -> float:
         """Return how much of the curriculum is done, from 0 to 1, all phases alike."""
         return 1.0 if self.is_finished else (self.index + self._phase_share) / len(self.phases)
-
-    def count(self, transitions: int, winners: ArrayLike = ()) -> None:
-        """Take in a round.
-
-        Args:
-            transitions: Made in it.
-            winners: One number per episode that ended in it: 1 if the learner won, else 0 or -1.
-        """
-        ended = np.asarray(winners).reshape(-1)
-        self.transitions += transitions
-        self.episodes += len(ended)
-        self._winners.extend(int(winner) for winner in ended)
 
     def advance(self) -> None:
         """Go on to the next phase, or to the end; what has been counted belongs to the last one."""
@@ -97,33 +97,17 @@ class CurriculumProgress:
         wins = sum(winner > 0 for winner in self._winners)
         return wilson(wins, promotion.games)[0] > promotion.win_rate
 
+    # ------------------------------------------------------------------ counts
 
-class Tally:
-    """Sums of a run.
-
-    Attributes:
-        transitions: Made so far.
-        episodes: Ended so far.
-        figures: What calls of an agent's `update` returned, since they were last told.
-        examination: The latest; `None` before the first.
-        examined_at: Transitions at that time.
-    """
-
-    def __init__(self) -> None:
-        self.transitions = self.episodes = 0
-        self.figures = Means()
-        self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
-        self._has_games = False
-        self._best: float | None = None
-        self.examination: Examination | None = None
-        self.examined_at: int | None = None
-
-    def add_episodes(self, results: Results) -> None:
-        """Add episodes that ended."""
-        self.episodes += len(results)
-        self._has_games = any(results.opponents)
-        columns = results.returns, results.shaped_returns, results.lengths, results.winners
-        self._latest.extend(zip(*(column.tolist() for column in columns), strict=True))
+    def count(self, transitions: int, results: Results | None = None) -> None:
+        """Take in a round: the transitions made in it, and the episodes that ended."""
+        self.transitions += transitions
+        if results is not None:
+            self.episodes += len(results)
+            self._has_games = any(results.opponents)
+            self._winners.extend(results.winners.tolist())
+            columns = results.returns, results.shaped_returns, results.lengths, results.winners
+            self._latest.extend(zip(*(column.tolist() for column in columns), strict=True))
 
     def latest(self) -> dict[str, float]:
         """Return means over the last 100 episodes; see `events.Progress`."""

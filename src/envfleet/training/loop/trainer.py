@@ -22,7 +22,7 @@ from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
 from envfleet.training.config.phases import Environment
 from envfleet.training.folder import RunFolder
-from envfleet.training.loop.curriculum import CurriculumProgress, Tally
+from envfleet.training.loop.curriculum import Tally
 from envfleet.training.loop.examining import examine
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.opponents.opponents import entries_of, needs_pool
@@ -51,7 +51,7 @@ class Trainer:
 
     Attributes:
         agent: Who learns.
-        tally: What the run has counted so far, in all sittings.
+        tally: What the run has counted so far, in all sittings, and where in the curriculum it is.
 
     Raises:
         InvalidArgument: Configuration and options do not fit together.
@@ -70,8 +70,7 @@ class Trainer:
         self._folder = folder
         for_envs, for_agent, self._opponents_seed, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._env_seed, self._games_seed = _int_of(for_envs), _int_of(for_examiner)
-        self._watch, self.tally = Stopwatch(), Tally()
-        self._curriculum = CurriculumProgress(config.curriculum.phases)
+        self._watch, self.tally = Stopwatch(), Tally(config.curriculum.phases)
         names = [type(observer).__name__ for observer in observers]  # by which they are known after an interruption
         keys = [f"{name}.{names[:place].count(name)}" for place, name in enumerate(names)]
         self._observers = dict(zip(keys, observers, strict=True))
@@ -120,7 +119,7 @@ class Trainer:
         return reason
 
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
-        if self._curriculum.is_finished:
+        if self.tally.is_finished:
             return "completed"
         spent = [name for name, share in self._spent().items() if share >= 1]
         return spent[0] if spent else ("interrupted" if should_stop() else None)
@@ -148,7 +147,9 @@ class Trainer:
         watch.lap("update")
         self._observations = step.observations
         before = self.transitions
-        self._count(len(step.transitions), step.results)
+        self.tally.count(len(step.transitions), step.results)
+        if step.results is not None:
+            self._tell(events.Episodes, **vars(step.results))
         self._do_what_is_due(before)
 
     def _check(self, step: ArenaStep) -> None:
@@ -172,13 +173,6 @@ class Trainer:
             )
         self.tally.figures.add(figures)
 
-    def _count(self, transitions: int, results: events.Results | None) -> None:
-        self.tally.transitions += transitions
-        self._curriculum.count(transitions, () if results is None else results.winners)
-        if results is not None:
-            self.tally.add_episodes(results)
-            self._tell(events.Episodes, **vars(results))
-
     def _do_what_is_due(self, before: int) -> None:
         training, after = self.config.training, self.transitions
         periods = {
@@ -188,17 +182,17 @@ class Trainer:
             "save": training.checkpoint_frequency,
         }
         due = {name for name, every in periods.items() if every is not None and before // every < after // every}
-        if due or self._curriculum.is_phase_over:
+        if due or self.tally.is_phase_over:
             self._add(self._learner.finish())
         if "report" in due:
             self._tell_learned()
-        if "snapshot" in due and needs_pool(self._curriculum.phase.opponent):
+        if "snapshot" in due and needs_pool(self.tally.phase.opponent):
             self._pool.add()
-        if self._curriculum.is_phase_over:
+        if self.tally.is_phase_over:
             self._end_phase()
-        if "evaluate" in due and not self._curriculum.is_finished:
+        if "evaluate" in due and not self.tally.is_finished:
             self.evaluate()
-        if "save" in due and not self._curriculum.is_finished:
+        if "save" in due and not self.tally.is_finished:
             self.save()
         if time.monotonic() >= self._next_progress_s:
             self._tell_progress()
@@ -214,7 +208,7 @@ class Trainer:
             agent=self.agent.name,
             num_envs=self.options.num_envs,
             plan=f"{self._arena.plan}, {self.agent.learns_by}",
-            phases=tuple(phase.name for phase in self._curriculum.phases),
+            phases=tuple(phase.name for phase in self.tally.phases),
             folder=None if self._folder is None else self._folder.path,
         )
         if not self._has_begun:
@@ -230,7 +224,7 @@ class Trainer:
 
     def _begin_phase(self, state: Mapping[str, Any] | None = None) -> None:
         """Reset all sub-environments, or go on from the state of an arena, by the rules of the phase."""
-        phase, place = self._curriculum.phase, self._curriculum.phase.environment
+        phase, place = self.tally.phase, self.tally.phase.environment
         if state is None and needs_pool(phase.opponent):
             self._pool.add()
         if not place.is_known_game and place != self._place:
@@ -245,10 +239,10 @@ class Trainer:
         self._add(self._learner.end_phase())
         self._tell_learned()
         self._watch.lap("update")
-        self._curriculum.advance()
-        if self._curriculum.is_finished:
+        self.tally.advance()
+        if self.tally.is_finished:
             return
-        if self._curriculum.phase.clear_buffer:
+        if self.tally.phase.clear_buffer:
             self._learner.forget()
         self._begin_phase()
         self._tell(events.PhaseBegan)
@@ -292,13 +286,12 @@ class Trainer:
     # ------------------------------------------------------------------ observers
 
     def _tell(self, kind: type[events.Event], **own: Any) -> None:
-        curriculum = self._curriculum
         event = kind(
             transitions=self.transitions,
             episodes=self.tally.episodes,
             updates=self._learner.num_updates,
-            phase=curriculum.phase_index,
-            phase_name=curriculum.phase.name,
+            phase=self.tally.phase_index,
+            phase_name=self.tally.phase.name,
             **own,
         )
         for observer in self._observers.values():
@@ -313,7 +306,7 @@ class Trainer:
         self._next_progress_s = time.monotonic() + _PROGRESS_EVERY_S
         self._tell(
             events.Progress,
-            run_share=min(max([self._curriculum.share, *self._spent().values()]), 1.0),
+            run_share=min(max([self.tally.share, *self._spent().values()]), 1.0),
             steps_per_s=self._watch.speed(self.transitions),
             elapsed_s=self._watch.elapsed_s,
             times=self.times,
@@ -327,10 +320,9 @@ class Trainer:
         return {
             "config": self.config.model_dump_json(),
             "num_envs": self._arena.num_envs,
-            "curriculum": copy.deepcopy(self._curriculum),
             "learner": self._learner.state_dict(),
             "pool": self._pool.state_dict(),
-            "arena": {} if self._curriculum.is_finished else self._arena.state_dict(),
+            "arena": {} if self.tally.is_finished else self._arena.state_dict(),
             "tally": copy.deepcopy(self.tally),
             "observers": {name: observer.state_dict() for name, observer in self._observers.items()},
         }
@@ -346,15 +338,15 @@ class Trainer:
                 f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
                 f"{self._arena.num_envs}: go on with what it began with"
             )
-        self._curriculum, self.tally = state["curriculum"], state["tally"]
+        self.tally = state["tally"]
         self._pool.load_state_dict(state["pool"])
         for name in state["observers"].keys() & self._observers.keys():
             self._observers[name].load_state_dict(state["observers"][name])
         self._has_begun = True
-        if not self._curriculum.is_finished:
+        if not self.tally.is_finished:
             self._begin_phase(state["arena"])
         self._learner.load_state_dict(state["learner"])
-        if not self._curriculum.is_finished and not self._arena.has_states:  # new episodes have begun
+        if not self.tally.is_finished and not self._arena.has_states:  # new episodes have begun
             self._learner.cut()
 
     def close(self) -> None:

@@ -5,27 +5,38 @@ from __future__ import annotations
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import pytest
 
 from envfleet.training.config import Phase
 from envfleet.training.evaluation import wilson
-from envfleet.training.loop.curriculum import CurriculumProgress
+from envfleet.training.events import Results
+from envfleet.training.loop.curriculum import Tally
 
 
 def phase(name: str, **rest: Any) -> Phase:
     return Phase.model_validate({"name": name, "opponent": {"type": "basic_weak"}, **rest})
 
 
+def ended(*winners: int) -> Results:
+    """Episodes with these winners."""
+    counts, zeros = np.arange(len(winners)), np.zeros(len(winners))
+    return Results(
+        env_indices=counts, returns=zeros, shaped_returns=zeros, lengths=counts, winners=np.array(winners),
+        truncated=zeros > 0, modes=("",) * len(winners), opponents=("weak",) * len(winners),
+    )  # fmt: skip
+
+
 def test_phases_end_by_episodes_or_by_transitions() -> None:
-    curriculum = CurriculumProgress([phase("a", episodes=3), phase("b", transitions=100)])
-    curriculum.count(64, [0, -1])
+    curriculum = Tally([phase("a", episodes=3), phase("b", transitions=100)])
+    curriculum.count(64, ended(0, -1))
     assert (curriculum.phase.name, curriculum.is_phase_over) == ("a", False)
     assert curriculum.share == pytest.approx(1 / 3)
-    curriculum.count(64, [1, 1])
+    curriculum.count(64, ended(1, 1))
     assert (curriculum.episodes, curriculum.transitions, curriculum.is_phase_over) == (4, 128, True)
     curriculum.advance()
-    assert (curriculum.phase.name, curriculum.episodes, curriculum.transitions) == ("b", 0, 0)
-    curriculum.count(99, [0] * 50)
+    assert (curriculum.phase.name, curriculum.share, curriculum.is_phase_over) == ("b", 0.5, False)
+    curriculum.count(99, ended(*[0] * 50))
     assert (curriculum.share, curriculum.is_phase_over) == (0.995, False)
     curriculum.count(1)
     assert (curriculum.share, curriculum.is_phase_over) == (1.0, True)
@@ -36,14 +47,14 @@ def test_phases_end_by_episodes_or_by_transitions() -> None:
 
 def test_a_phase_ends_early_once_the_lower_bound_is_above_the_win_rate() -> None:
     promote = {"win_rate": 0.8, "games": 100}
-    curriculum = CurriculumProgress([phase("a", episodes=10_000, promote_at=promote), phase("b", episodes=1)])
-    curriculum.count(1, [1] * 99)
+    curriculum = Tally([phase("a", episodes=10_000, promote_at=promote), phase("b", episodes=1)])
+    curriculum.count(1, ended(*[1] * 99))
     assert not curriculum.is_phase_over  # too few games, however well they went
-    curriculum.count(1, [-1] * 13)
+    curriculum.count(1, ended(*[-1] * 13))
     assert not curriculum.is_phase_over  # 87 of the latest 100: the bound is 0.790
-    curriculum.count(1, [1] * 87)
+    curriculum.count(1, ended(*[1] * 87))
     assert not curriculum.is_phase_over  # 87 again
-    curriculum.count(1, [1])
+    curriculum.count(1, ended(1))
     assert curriculum.is_phase_over  # 88: 0.802
 
 
