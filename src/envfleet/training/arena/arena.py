@@ -261,7 +261,7 @@ class Arena:
         """Return what episodes came to, one for each of `rows`, and begin the next ones there."""
         returns, shaped, lengths = self._sums[:, rows]
         self._sums[:, rows] = 0.0
-        nothing = ("",) * len(rows)
+        nothing, names = ("",) * len(rows), () if self.game is None else self.game.modes
         results = Results(
             env_indices=rows,
             returns=returns,
@@ -269,7 +269,7 @@ class Arena:
             lengths=lengths.astype(np.int64),
             winners=winners,
             truncated=truncated,
-            modes=nothing if self.game is None else _modes(infos, rows, self.game.modes),
+            modes=tuple(names[mode] for mode in column(infos, "mode", rows).tolist()) if names else nothing,
             opponents=nothing if self.game is None else self._opponents.names(rows),
         )
         if self.game is not None:
@@ -308,10 +308,3 @@ class Arena:
         self._seat_players()
         self._observations = self._pack(self.fleet.set_state(state["fleet"]))
         return self._look()
-
-
-def _modes(infos: Mapping[str, Any], rows: NDArray[np.int64], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the mode of each episode that ended; `""` where there are none."""
-    if not names or "mode" not in infos.get("final_info", {}):
-        return ("",) * len(rows)
-    return tuple(names[mode] for mode in column(infos, "mode", rows).tolist())

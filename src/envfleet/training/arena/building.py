@@ -146,15 +146,11 @@ def make_agent(
         device=_device("device", options.device),
     )
     if path is not None and takes_weights:
-        _take_weights(agent, path)
+        try:
+            agent.set_weights(load_agent(path, num_envs=1).weights())
+        except InvalidArgument as error:
+            raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but {error}") from error
     return agent
-
-
-def _take_weights(agent: Agent[Any], path: str) -> None:
-    try:
-        agent.set_weights(load_agent(path, num_envs=1).weights())
-    except InvalidArgument as error:
-        raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but {error}") from error
 
 
 def _device(option: str, name: str) -> torch.device:
