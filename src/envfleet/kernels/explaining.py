@@ -13,8 +13,16 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _GENERATED = re.compile(r"-[0-9a-f]{24}$")
 _OURS = Path(__file__).parent
 
+OURS = "envfleet: it "
+"""What compile errors begin with that we raise ourselves."""
+
+READ_ONLY = (
+    "writes to a parameter, an action or, in observe, the state, which can only be read there: make it a field of the "
+    "state, and write that in reset and step"
+)
 _ADVICE = (
-    (r"(?P<loss>assigns .+? to the \w+ field .+?, or write `\w+\(\.\.\.\)`)", "{loss}"),
+    (OURS + r"(?P<rule>[^\n]+)", "{rule}"),
+    (r"Cannot modify readonly array|an explicit output that is read-only", READ_ONLY),
     (
         r"<function add_draws\.<locals>\.add\.<locals>\.choose_draw",
         "calls a method of `rng` with arguments it does not take there: kernels draw one number at a time",
@@ -22,6 +30,23 @@ _ADVICE = (
     (
         r"exception_match",
         "catches an exception of one kind, which compiled code does not have: look at the value before, with `if`",
+    ),
+    (
+        r"getitem\(Tuple\([^\n]*Dispatcher|getiter with [^\n]*Dispatcher",
+        "takes a function from a tuple by a number that is not a constant: write `if` and `elif` around calls",
+    ),
+    (
+        r"Untyped global name '(?P<name>any|all)'",
+        "calls {name}, which compiled code does not have: write a loop, or np.{name} of an array",
+    ),
+    (
+        r"Unknown attribute '(?P<name>\w+)' of type int",
+        "uses .{name} of a number: members of an IntEnum are plain numbers here, leave it out",
+    ),
+    (r'due to "TypeError: (?P<why>[^"]+)"', "calls a function wrongly: {why}"),
+    (
+        r"Can't unify return type from the following types: (?P<types>[^\n]+)",
+        "returns {types} on different ways through it: return equally many values, of the same types, on every way",
     ),
     (r"yield in a closure|use of yield", "has a generator expression, which cannot be compiled: write a loop"),
     (r"STORE_GLOBAL", "assigns to a global, which compiled code cannot change: keep it in a field of the state"),

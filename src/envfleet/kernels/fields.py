@@ -7,11 +7,10 @@ float), and narrow their precision.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -190,31 +189,3 @@ def describe_loss(name: str, field: Any, kind: str, given: str) -> str | None:
         f"assigns {given} to the {field} field {name!r}, which {_KEPT[rank]}: declare the field as "
         f"`{name}: {_NAMES[found]}`, or write `{_NAMES[rank]}(...)`"
     )
-
-
-@contextlib.contextmanager
-def refusing_losses(context: Any, types: Any, as_dtype: Any, typing_error: Any) -> Iterator[None]:
-    """Have a compiler refuse assignments of which a field would lose a part.
-
-    Args:
-        context: The compiler's typing context, which asks for the type of every assignment to a field.
-        types: The compiler's types.
-        as_dtype: Turns such a type into a dtype.
-        typing_error: What the compiler raises.
-    """
-    resolve = type(context).resolve_setattr
-
-    def resolve_assignment(record: Any, name: str, value: Any) -> Any:
-        given = types.unliteral(value.type if isinstance(value, types.Optional) else value)
-        if isinstance(record, types.Record) and isinstance(given, (types.Boolean, types.Number)):
-            field = as_dtype(record.typeof(name))
-            loss = describe_loss(name, field, as_dtype(given).kind, f"a number of type {given}")
-            if loss:
-                raise typing_error(loss)
-        return resolve(context, record, name, value)
-
-    context.resolve_setattr = resolve_assignment
-    try:
-        yield
-    finally:
-        del context.resolve_setattr

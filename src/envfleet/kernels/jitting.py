@@ -59,21 +59,16 @@ class FunctionTree:
 
     def _make(self, function: types.FunctionType, key: str, records: str) -> None:
         """Make the same code with globals, closure and defaults that hold compilable functions."""
-        code = function.__code__
+        code, used = function.__code__, self._make_references(function, records)
+        cells = tuple(types.CellType(used.pop(name)) if name in used else types.CellType() for name in code.co_freevars)
         defaults = self._replace(function.__defaults__, records)
-        names, cells = dict(function.__globals__), {name: types.CellType() for name in code.co_freevars}
-        copy = types.FunctionType(code, names, function.__name__, defaults, tuple(cells.values()))
+        copy = types.FunctionType(code, {**function.__globals__, **used}, function.__name__, defaults, cells)
         copy.__kwdefaults__ = {
             name: self._replace(value, records) for name, value in (function.__kwdefaults__ or {}).items()
         }
         copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-        # It is kept before what it refers to is made, which may be itself.
-        self._made[function, key, records] = (self._jit_outlined if OUTLINED in vars(function) else self._jit)(copy)
-        for name, value in self._make_references(function, records).items():
-            if name in cells:
-                cells[name].cell_contents = value
-            else:
-                names[name] = value
+        jit = self._jit_outlined if OUTLINED in vars(function) else self._jit
+        self._made[function, key, records] = jit(copy)
 
     def _make_references(self, function: types.FunctionType, records: str) -> dict[str, Any]:
         """Return what a function refers to, compilable, by name; modules and classes become modules of what it uses."""

@@ -17,7 +17,6 @@ import llvmlite.binding as llvm
 import numba
 from numba import types
 
-from envfleet.kernels.fields import refusing_losses
 from envfleet.kernels.numba_private import (
     CompilerBase,
     DefaultPassBuilder,
@@ -30,6 +29,7 @@ from envfleet.kernels.numba_private import (
     lookup_environment,
     make_function,
 )
+from envfleet.kernels.rules import Rules
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
@@ -152,8 +152,8 @@ class MachineCode(NamedTuple):
 
 @contextlib.contextmanager
 def translating() -> Iterator[None]:
-    """Wrap compilation: no other thread compiles, and assignments lose nothing."""
-    with global_compiler_lock, refusing_losses(cpu_target.typing_context, types, as_dtype, TypingError):
+    """Wrap compilation: no other thread compiles, and kernels keep to the rules."""
+    with global_compiler_lock, Rules(cpu_target.typing_context, types, as_dtype, TypingError):
         yield
 
 

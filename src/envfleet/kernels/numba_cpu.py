@@ -29,6 +29,7 @@ from envfleet.kernels.numba_private import (
     register_pass,
 )
 from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.kernels.rules import make_read_only
 from envfleet.kernels.views import add_draws, make_new_record, make_row_view
 
 
@@ -188,6 +189,7 @@ _put_methods_first()
 
 new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, numba.from_dtype)
 row_view = functools.partial(make_row_view, intrinsic, types)
+read_only = make_read_only(intrinsic, types)
 
 
 @intrinsic

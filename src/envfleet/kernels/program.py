@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from envfleet.kernels.machine_code import MachineCode
 
 _FRAMEWORK = (
-    *("machine_code.py", "numba_cpu.py", "fields.py", "explaining.py", "jitting.py"),
+    *("machine_code.py", "numba_cpu.py", "rules.py", "explaining.py", "jitting.py"),
     *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py", "cuda/numba_cuda.py"),
 )
 
@@ -84,7 +84,6 @@ def fingerprint_of(spec: KernelSpec, *, has_places: bool = False) -> str:
     try:
         return fingerprint(functions, has_places=has_places)
     except KernelError as error:
-        check_functions(spec)  # which names the line, where it knows the mistake
         raise KernelError(f"{spec.name}, {error}") from error
 
 
@@ -96,10 +95,10 @@ def check_functions(spec: KernelSpec) -> bool:
         MissingDependency: Numba is not installed.
     """
     require_numba()
-    from envfleet.kernels.rules import check_rules
+    from envfleet.kernels.rules import check_returns
 
     truncates = rehearse(spec)
-    check_rules(spec)
+    check_returns(spec)
     return truncates
 
 
@@ -211,6 +210,7 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
         "step_": make_function(spec.step, forms),
         "observe_": make_function(spec.observe, forms),
         "seed_": make_function(rng.seed),
+        "read_only": target.read_only,
         "observation_row": target.row_view(spec.observation.shape),
         "action_row": target.row_view(spec.action.shape),
     }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import enum
 import functools
 import hashlib
+import random
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from envfleet.errors import KernelError
+from envfleet.kernels.explaining import describe_line
 
 _LIBRARIES = frozenset({"builtins", "cmath", "math", "numba", "numpy", "operator"})
 """Packages whose members numba knows by name; what those do is told by the packages' versions."""
@@ -29,50 +32,101 @@ _OF_CODE = (
 _OUTER = {"LOAD_GLOBAL": True, "LOAD_NAME": True, "LOAD_DEREF": False}  # whether it loads a global
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _BETWEEN = ("CACHE", "EXTENDED_ARG", "PUSH_NULL")
+_NO_SEED = ", whose draws no seed reaches: draw from `rng`, as in `rng.random()`"
+_NO_VALUE = (
+    ", and compiled code can hold none: use numbers, arrays, functions, tuples of these, and such members of modules "
+    "and classes"
+)
 
 
 def is_of_library(value: Any) -> bool:
     """Return whether a module, class, function or other object belongs to what numba knows by name."""
     module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-    return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES
+    return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES and not _is_draw(value)
+
+
+def _is_draw(value: Any) -> bool:
+    """Return whether a value is a module of draws, or a draw of the generator that all programs share."""
+    holder = getattr(value, "__self__", None)
+    return value is random or value is np.random or type(holder) in (random.Random, np.random.RandomState)
+
+
+class _Place(NamedTuple):
+    """Where a function uses something from outside.
+
+    Attributes:
+        code: Of the function.
+        line: In its file.
+        path: What the function writes.
+    """
+
+    code: types.CodeType
+    line: int
+    path: str
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise a `KernelError` that names the line, the use and why it cannot be."""
+        line = describe_line(self.code.co_filename, self.line, self.code.co_name)
+        raise KernelError(f"{line}: it uses {self.path}{why}")
 
 
 def references(function: Any) -> dict[str, Any]:
     """Find what a function's names stand for: globals, its closure, and the members it names of modules and classes.
 
     Returns:
-        Values by the path that the function writes, such as `"TABLE"` or `"geometry.area"`; builtins and names that
-            are not defined are left out.
+        Values by the path that the function writes, such as `"TABLE"` or `"geometry.area"`; builtins are left out.
+
+    Raises:
+        KernelError: It uses something that does not exist.
     """
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    found: dict[str, Any] = {}
-    for is_global, path in _paths(function.__code__):
-        name, *attributes = path
+    return {place.path: value for place, value in _resolve(function)}
+
+
+def _resolve(function: Any) -> Iterator[tuple[_Place, Any]]:
+    """Yield what a function's names stand for, each with the first place that uses it."""
+    code = function.__code__
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    for (is_global, (name, *attributes)), line in _paths(code).items():
+        place = _Place(code, line, name)
         try:
             value = function.__globals__[name] if is_global else cells[name].cell_contents
         except (KeyError, ValueError):  # a builtin, a variable of the function itself, or a cell that is still empty
+            if is_global and not hasattr(builtins, name):
+                place.refuse(", which is not defined")
             continue
         for attribute in attributes:
-            if not isinstance(value, (types.ModuleType, type)) or is_of_library(value) or not hasattr(value, attribute):
+            if not isinstance(value, (types.ModuleType, type)):
                 break
-            name, value = f"{name}.{attribute}", getattr(value, attribute)
-        found[name] = value
-    return found
+            member = place._replace(path=f"{place.path}.{attribute}")
+            if not hasattr(value, attribute):
+                member.refuse(", which does not exist")
+            if is_of_library(value) and getattr(value, attribute) is not np.random:
+                break
+            place, value = member, getattr(value, attribute)
+        yield place, value
+
+
+def line_of(code: types.CodeType, instruction: dis.Instruction) -> int:
+    """Return the line of an instruction, or the first where it has none."""
+    return (instruction.positions and instruction.positions.lineno) or code.co_firstlineno
 
 
 @functools.lru_cache(maxsize=4096)  # as it is asked for again and again, and slow
-def _paths(code: types.CodeType) -> tuple[tuple[bool, tuple[str, ...]], ...]:
-    """Names that code takes from outside, each with the attributes that follow, and whether it is a global."""
-    found = {path for inner in code.co_consts if isinstance(inner, types.CodeType) for path in _paths(inner)}
-    is_global, path = False, tuple[str, ...]()
+def _paths(code: types.CodeType) -> dict[tuple[bool, tuple[str, ...]], int]:
+    """Map names that code takes from outside, with the attributes that follow, to lines; and whether it is a global."""
+    found: dict[tuple[bool, tuple[str, ...]], int] = {}
+    for inner in code.co_consts:
+        found |= _paths(inner) if isinstance(inner, types.CodeType) else {}
+    is_global, path, line = False, tuple[str, ...](), 0
     for instruction in dis.get_instructions(code):
         if path and instruction.opname in _ATTRIBUTE:
             path = (*path, instruction.argval)
         elif instruction.opname not in _BETWEEN:
-            found.add((is_global, path))
+            found.setdefault((is_global, path), line)
             is_global = _OUTER.get(instruction.opname, False)
             path = (instruction.argval,) if instruction.opname in _OUTER else ()
-    return tuple(sorted(one for one in found if one[1]))
+            line = line_of(code, instruction)
+    return {one: found[one] for one in sorted(found) if one[1]}
 
 
 def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) -> str:
@@ -93,7 +147,7 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
 
     met: dict[Any, int] = {}
     for function in functions:
-        for value, label in _walk(function.__name__, function, met):
+        for value, label in _walk(_place_of(function), function, met):
             feed(label)
             if has_places and isinstance(value, types.CodeType):
                 feed(f"{value.co_filename} {value.co_firstlineno} ".encode() + value.co_linetable)
@@ -104,66 +158,72 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
 
 def reachable(function: Any) -> Iterator[types.FunctionType]:
     """Yield a function, and all that it comes to outside of the libraries, once each."""
-    for value, _ in _walk(function.__name__, function, {}):
+    for value, _ in _walk(_place_of(function), function, {}):
         if isinstance(value, types.FunctionType) and not is_of_library(value):
             yield value
 
 
-def _walk(path: str, value: Any, met: dict[Any, int]) -> Iterator[tuple[Any, bytes]]:
+def _place_of(function: Any) -> _Place:
+    return _Place(function.__code__, function.__code__.co_firstlineno, function.__name__)
+
+
+def _walk(place: _Place, value: Any, met: dict[Any, int], callers: tuple[Any, ...] = ()) -> Iterator[tuple[Any, bytes]]:
     """Yield a value with its label, then likewise the values that it holds.
 
     Args:
-        path: Of the value.
+        place: That uses the value.
         value: Any.
-        met: Functions that were met before, numbered; they may hold themselves, and have no value the next time.
+        met: Functions that were met before, numbered; they have no value the next time.
+        callers: Functions that hold it.
     """
     if isinstance(value, types.FunctionType):
+        if value in callers:
+            place.refuse(", which calls itself: write a loop")
         if value in met:
             yield None, f"as {met[value]}".encode()
             return
         met[value] = len(met)
-    own, parts = _take_apart(path, value)
+        callers = (*callers, value)
+    own, parts = _take_apart(place, value)
     yield value, f"{type(value).__module__}.{type(value).__qualname__} {own!r} {len(parts)}".encode()
     for part in parts:
-        yield from _walk(*part, met)
+        yield from _walk(*part, met, callers)
 
 
-def _take_apart(path: str, value: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """Return what a value is besides the values that it holds, and those, each with its path.
+def _take_apart(place: _Place, value: Any) -> tuple[Any, list[tuple[_Place, Any]]]:
+    """Return what a value is besides the values that it holds, and those, each with its place.
 
     Raises:
-        KernelError: Nothing tells the value from another.
+        KernelError: Nothing tells the value from another, or no seed reaches it.
     """
     kind = type(value)
     own: Any = None
-    parts: list[tuple[str, Any]] = []
+    parts: list[tuple[_Place, Any]] = []
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         own = value.dtype, value.shape, hashlib.sha256(value.tobytes()).digest()
     elif isinstance(value, types.CodeType):
         own = [getattr(value, name) for name in _OF_CODE]
-        parts = [(path, constant) for constant in value.co_consts]
+        parts = [(place, constant) for constant in value.co_consts]
     elif kind in _SCALARS or (kind.__module__.startswith(_NUMBA_TYPES) and is_of_library(value)):
         own = value
     elif is_of_library(value) and hasattr(value, "__name__"):
         own = getattr(value, "__module__", ""), value.__name__
     elif isinstance(value, types.FunctionType):
-        code, named, keywords = value.__code__, references(value), value.__kwdefaults__ or {}
-        where = f"{code.co_filename}:{code.co_firstlineno}, in {value.__name__}: it uses "
-        own = OUTLINED in vars(value), *named, *keywords
-        parts = [(f"{where}a default", default) for default in (*(value.__defaults__ or ()), *keywords.values())]
-        parts = [(path, code), *parts, *((where + name, held) for name, held in named.items())]
+        named, keywords = list(_resolve(value)), value.__kwdefaults__ or {}
+        own = OUTLINED in vars(value), *(held.path for held, _ in named), *keywords
+        default = _place_of(value)._replace(path="a default")
+        parts = [(default, held) for held in (*(value.__defaults__ or ()), *keywords.values())]
+        parts = [(place, value.__code__), *parts, *named]
     elif isinstance(value, tuple):
         own = getattr(value, "_fields", None) or range(len(value))
-        parts = [(f"{path}[{place!r}]", item) for place, item in zip(own, value, strict=True)]
+        items = zip(own, value, strict=True)
+        parts = [(place._replace(path=f"{place.path}[{index!r}]"), item) for index, item in items]
     elif isinstance(value, frozenset):  # that a set of constants is, in code
-        parts = [(path, item) for item in sorted(value, key=repr)]
+        parts = [(place, item) for item in sorted(value, key=repr)]
     elif isinstance(value, enum.Enum):
-        own, parts = value.name, [(f"{path}.value", value.value)]
+        own, parts = value.name, [(place._replace(path=f"{place.path}.value"), value.value)]
     elif hasattr(value, "__wrapped__") and not isinstance(value, type):
-        parts = [(path, value.__wrapped__)]
+        parts = [(place, value.__wrapped__)]
     else:
-        raise KernelError(
-            f"{path}, a {kind.__qualname__}, and compiled code can hold none: use numbers, arrays, functions, and "
-            "tuples of these"
-        )
+        place.refuse(_NO_SEED if _is_draw(value) else f", a {kind.__qualname__}{_NO_VALUE}")
     return own, parts

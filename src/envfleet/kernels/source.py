@@ -95,7 +95,7 @@ class Source:
         action = f"action_row(actions, {row})" if plan.spec.action.shape else f"actions[{row}]"
         return [
             *(self.load(plan.rng) if self._is_drawing else ["rng = new_rng()"]),
-            f"{results} = step_(state, {action}, rng, params)",
+            f"{results} = step_(state, read_only({action}), rng, read_only(params))",
             *(self.store(plan.rng) if self._is_drawing else []),
             *(f"state.{name} = s_{name}[i] if pending else state.{name}" for name in plan.state.fields if is_masked),
             "steps = elapsed[i] + 1",
@@ -110,7 +110,7 @@ class Source:
         """Begin an episode in the row, whose state and parameters are loaded; the state is not stored."""
         return [
             *self.load(self.plan.rng),
-            "reset_(state, rng, params)",
+            "reset_(state, rng, read_only(params))",
             *self.store(self.plan.rng),
             "elapsed[i] = 0",
             "returns[i] = 0.0",
@@ -145,7 +145,7 @@ class Source:
         spec = self.plan.spec
         array = f"{prefix}observations"
         place = f"{array}[{row}]" if spec.observation.parts else f"observation_row({array}, {row})"
-        lines = [f"observe_(state, {canvas or place})"]
+        lines = [f"observe_(read_only(state), {canvas or place})"]
         for name in spec.kernel.info_fields:
             shape = spec.state.dtype[name].shape
             # Element by element, as device code has no memory in which to copy arrays.

@@ -12,7 +12,10 @@ import pytest
 
 from envfleet.errors import EnvfleetError, KernelError
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.program import check_functions, compile_kernel, compiling
+from envfleet.kernels.program import check_functions, compile_kernel, compiling, fingerprint_of
+from envfleet.kernels.rules import read_only_type
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*First-class function type feature is experimental")
 
 HEAD = """
 import enum, math, random
@@ -80,28 +83,26 @@ STEPS: dict[str, tuple[str, ...]] = {
     "return sped, False": ("sped", "not defined"),
     _RARELY + "return sped, False": ("sped", "not defined"),
     _RARELY + "return math.sinus(1.0), False": ("math.sinus", "does not exist"),
-    _RARELY + "return 1.0": (),
-    _RARELY + "return 1.0, False, 0, 0": ("4 values", "return reward, terminated"),
-    _RARELY + "return None, False": ("None as reward",),
-    "return np.random.rand(), False": ("numpy.random", "rng.random()"),
-    "return random.random(), False": ("random", "rng.random()"),
+    "return np.random.rand(), False": ("np.random.rand", "draw from `rng`, as in `rng.random()`"),
+    "return random.random(), False": ("random.random", "draw from `rng`, as in `rng.random()`"),
     "return rng.gamma(3), False": ("rng.gamma", "uniform"),
     _RARELY + "rng.shuffle(params.goals)": ("writes to a parameter", "field of the state"),
-    "return Base().SPEED, False": ("class Base", "functions and constants of a module"),
-    _RARELY + "return Thing().value, False": ("class Thing", "functions and constants of a module"),
+    "return Base().SPEED, False": ("Base, a type", "members of modules and classes"),
+    _RARELY + "return Thing().value, False": ("Thing, a type", "members of modules and classes"),
     _RARELY + "return Thing.worth, False": ("Thing.worth", "does not exist"),
-    _RARELY + "return Way.LEFT.value, False": ("Way.LEFT", "plain number", "leave it out"),
+    _RARELY + "return Way.LEFT.value, False": (".value of a number", "plain numbers", "leave it out"),
     "global COUNT; COUNT += 1": ("assigns to a global", "field of the state"),
     "return FUNCTIONS[action](state.x), False": ("function from a tuple", "`if` and `elif`"),
     "for one in FUNCTIONS: state.x = one(state.x)": ("function from a tuple", "`if` and `elif`"),
-    "return 0.0, any(state.x > k for k in range(3))": ("calls any", "loop, or np.any of an array"),
+    "return 0.0, any(state.x > k for k in range(3))": ("generator expression", "write a loop"),
+    "return 0.0, any([state.x > 0.0])": ("calls any", "loop, or np.any of an array"),
     "return 0.0, all([state.x > 0.0])": ("calls all", "loop, or np.all of an array"),
     "HISTORY.append(1.0)": ("HISTORY", "list", "array"),
     "return TABLE['a'], False": ("TABLE", "dict", "array"),
     "return THING.value, False": ("THING", "Thing", "numbers"),
-    "return spaces.Discrete(2).n, False": ("Discrete", "module"),
+    "return spaces.Discrete(2).n, False": ("spaces.Discrete", "modules"),
     "return change(state, 1), False": ("change", "positional argument"),
-    _RARELY + "return change(state, 1), False": ("calls change", "too many positional"),
+    _RARELY + "return change(state, 1), False": ("calls a function wrongly: too many positional",),
     "return f'{state.x:.1f}' != '', False": ("f-strings",),
     "return 1.0 / (0 * state.n), False": ("ZeroDivisionError", "divisor"),
     "return action[0], False": ("TypeError",),
@@ -123,8 +124,28 @@ def load(tmp_path: Path, text: str) -> Any:
 
 
 def check(kernel: Any) -> None:
-    """All that is looked at before anything is compiled."""
-    check_functions(read_kernel(kernel))
+    """All that is looked at before anything is compiled, then the functions compiled, without loops around them."""
+    import numba
+
+    from envfleet.kernels import numba_cpu
+    from envfleet.kernels.buffers import BufferPlan
+    from envfleet.kernels.machine_code import translating
+
+    spec = read_kernel(kernel)
+    fingerprint_of(spec)
+    check_functions(spec)
+    plan = BufferPlan(spec)
+    state, rng, params = (numba.from_dtype(record.dtype) for record in (plan.state, plan.rng, plan.params))
+    action, out = (
+        numba.types.Array(numba.from_dtype(form.dtype), len(form.shape), "C")
+        if form.shape
+        else numba.from_dtype(form.dtype)
+        for form in (spec.action, spec.observation)
+    )
+    seen, action, params = (read_only_type(numba.types, kind) for kind in (state, action, params))
+    with compiling(spec, "the CPU"), translating():
+        numba_cpu.make_function(spec.step).compile((state, action, rng, params))
+        numba_cpu.make_function(spec.observe).compile((seen, out))
 
 
 def with_step(tmp_path: Path, body: str) -> Any:
@@ -140,7 +161,7 @@ def with_step(tmp_path: Path, body: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("body", [body for body, clues in STEPS.items() if clues])
+@pytest.mark.parametrize("body", STEPS)
 def test_a_mistake_in_step_names_the_line(tmp_path: Path, body: str) -> None:
     with pytest.raises(KernelError) as caught:
         check(with_step(tmp_path, body))
@@ -153,14 +174,15 @@ def test_a_mistake_in_step_names_the_line(tmp_path: Path, body: str) -> None:
         assert clue in message, message
 
 
-def test_all_ways_through_step_return_equally_much(tmp_path: Path) -> None:
-    with pytest.raises(KernelError, match=r"mine\.py:\d+, in step .*[23] values and elsewhere [23].*, truncated`"):
-        check(with_step(tmp_path, _RARELY + "return 1.0, False, False"))
+@pytest.mark.parametrize("result", ["1.0", "1.0, False, False", "1.0, False, 0, 0", "'one', False"])
+def test_all_ways_through_step_return_equally_much(tmp_path: Path, result: str) -> None:
+    with pytest.raises(KernelError, match=r"mine\.py:\d+ .*it returns Tuple.* on different ways .* on every way"):
+        check(with_step(tmp_path, f"{_RARELY}return {result}"))
 
 
 @pytest.mark.parametrize("call", ["change(params)", "WAYS[0](params)", "WAYS.first(params)"])
 def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path, call: str) -> None:
-    with pytest.raises(KernelError, match=r"mine\.py:\d+, in change .*writes to a parameter"):
+    with pytest.raises(KernelError, match=r"mine\.py:\d+ \(`def change.*writes to a parameter"):
         check(with_step(tmp_path, _RARELY + call))
 
 
@@ -173,13 +195,28 @@ def test_writing_to_the_action_is_refused(tmp_path: Path) -> None:
     head = "class Mine(Base):\n    action_space = spaces.Box(-1, 1, (2,), np.float32)\n    @staticmethod\n"
     cases = [
         ("action[0] = 1.0", "read-only"),
-        (_RARELY + "action[0] = 1.0", "writes to the action"),
-        ("half = action[:1]\n        if state.x > 1e9: half *= 2.0", "writes to the action"),
+        (_RARELY + "action[0] = 1.0", r"`action\[0\] = 1.0`.*writes to a parameter, an action or"),
+        ("half = action[:1]\n        if state.x > 1e9: half *= 2.0", "writes to a parameter, an action or"),
     ]
     for line, clue in cases:
         body = f"    def step(state, action, rng, params):\n        {line}\n        return 1.0, 0\n"
         with pytest.raises(KernelError, match=clue):
             check(load(tmp_path, head + body))
+
+
+@pytest.mark.parametrize("line", ["action['gear'] = 1", "action['steer'][0] = 1.0", "action['steer'][:] *= 2.0"])
+def test_writing_to_an_action_of_several_parts_is_refused(tmp_path: Path, line: str) -> None:
+    text = f"""
+    class Mine(Base):
+        action_space = spaces.Dict({{"gear": spaces.Discrete(3), "steer": spaces.Box(-1, 1, (2,))}})
+        @staticmethod
+        def step(state, action, rng, params):
+            state.x += action["gear"] * action["steer"][1]
+            {_RARELY}{line}
+            return 1.0, False
+    """
+    with pytest.raises(KernelError, match=r"mine\.py:\d+ .*writes to a parameter, an action or"):
+        check(load(tmp_path, text))
 
 
 def test_calculating_with_an_element_of_the_action_or_of_a_parameter_is_fine(tmp_path: Path) -> None:
@@ -202,7 +239,7 @@ def test_calculating_with_an_element_of_the_action_or_of_a_parameter_is_fine(tmp
 OBSERVES = {
     "out[0] = state.x": r"leaves 1 of 2 elements of `out` unwritten, the first is out\[1\]",
     "out[0] = out[1] = out[2] = 0.0": r"mine\.py.*IndexError.*an observation has shape \(2,\)",
-    "out[:] = 0.0; state.n += 1": r"mine\.py:\d+, in observe .*observe is to look at only: write it in reset",
+    "out[:] = 0.0; state.n += 1": r"mine\.py:\d+ .*in observe, the state, .*write that in reset",
     "out[:] = 0.0; return out": "expected no return value: it writes the elements of `out`",
 }
 
@@ -234,7 +271,7 @@ def test_a_wrong_result_of_step(tmp_path: Path, body: str) -> None:
 def test_a_step_that_does_not_always_return(tmp_path: Path) -> None:
     text = "class Mine(Base):\n    @staticmethod\n    def step(state, action, rng, params):\n"
     text += "        if state.n < 1000:\n            return 1.0, False\n"
-    with pytest.raises(KernelError, match=r"mine\.py:\d+.*returns nothing on some way through it"):
+    with pytest.raises(KernelError, match=r"mine\.py:\d+, in step.*returns nothing on some way through: end it"):
         check(load(tmp_path, text))
 
 
@@ -296,22 +333,10 @@ TYPES = {
 
 
 def compile_step(tmp_path: Path, body: str) -> None:
-    """Compile a step as the loops do, yet without all of them."""
-    import numba
-
-    from envfleet.kernels import numba_cpu
-    from envfleet.kernels.buffers import BufferPlan
-    from envfleet.kernels.machine_code import translating
-
+    """Compile a step, for a state with more fields."""
     text = "class Mine(Base):\n    class State(Base.State):\n        is_on: bool\n        half: np.float32\n"
     text += f"    @staticmethod\n    def step(state, action, rng, params):\n        {body}\n        return 1.0, False\n"
-    spec = read_kernel(load(tmp_path, text))
-    check_functions(spec)
-    plan = BufferPlan(spec)
-    records = [numba.from_dtype(record.dtype) for record in (plan.state, plan.rng, plan.params)]
-    step = numba_cpu.make_function(spec.step)
-    with compiling(spec, "the CPU"), translating():
-        step.compile((records[0], numba.int64, records[1], records[2]))
+    check(load(tmp_path, text))
 
 
 @pytest.mark.parametrize("body", TYPES)

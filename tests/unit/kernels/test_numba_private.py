@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numba
 import pytest
-from numba.core import codegen, ir
+from numba.core import codegen, ir, types
 from numba.core.registry import cpu_target
 
 from envfleet import kernels
 from envfleet.kernels.machine_code import PartLibrary
+from envfleet.kernels.rules import Rules
 
 _KERNELS = Path(kernels.__file__).parent
 _IMPORTED = [
@@ -25,8 +26,7 @@ _IMPORTED = [
 ]
 _CODEGEN = cpu_target.target_context.codegen()
 _PRIVATE = [
-    *((ir, name) for name in ("Assign", "SetAttr", "SetItem", "StaticSetItem", "Return", "Arg", "Var", "UNDEFINED")),
-    *((ir, name) for name in ("Global", "FreeVar", "Const", "Expr.call")),
+    *((ir, name) for name in ("Assign", "SetItem", "Global", "Const", "Expr.call")),
     *((codegen.JITCodeLibrary, name) for name in ("_raise_if_finalized", "_ensure_finalized", "add_linking_library")),
     *((codegen.JITCodeLibrary, name) for name in ("_finalize_dynamic_globals", "_get_module_for_linking", "finalize")),
     *((codegen.JITCodeLibrary, name) for name in ("_optimize_final_module", "_finalize_final_module", "codegen")),
@@ -38,7 +38,8 @@ _PRIVATE = [
     (_CODEGEN, "_tm.emit_object"),
     *((cpu_target.target_context, name) for name in ("call_conv.call_function", "call_conv.get_function_type")),
     *((cpu_target.target_context, name) for name in ("call_conv.return_status_propagate", "cast")),
-    *((cpu_target.typing_context, name) for name in ("refresh", "_attributes", "resolve_setattr")),
+    *((cpu_target.typing_context, name) for name in ("refresh", "_attributes", *Rules.ASKED)),
+    *((types.Record, name) for name in ("has_titles", "typeof")),
 ]
 
 

@@ -18,9 +18,9 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
-from envfleet.kernels.fields import refusing_losses
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.kernels.rules import Rules, make_read_only
 from envfleet.kernels.views import add_draws, make_array, make_new_record, make_row_view
 
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
@@ -37,6 +37,7 @@ add_draws(extending, types, from_dtype(RNG_DTYPE), make_function)
 
 new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, from_dtype, alignment=_RECORD_ALIGNMENT)
 row_view = functools.partial(make_row_view, intrinsic, types)
+read_only = make_read_only(intrinsic, types)
 interleaved_row_view = functools.partial(make_row_view, intrinsic, types, is_interleaved=True)
 
 
@@ -115,7 +116,7 @@ _compiling = threading.Lock()
 
 @contextlib.contextmanager
 def translating() -> Iterator[None]:
-    """Wrap compilation: products and sums are not contracted, and assignments lose nothing.
+    """Wrap compilation: products and sums are not contracted, and kernels keep to the rules.
 
     The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers no option for
     it, but all code goes through a function that can be stood in for.
@@ -124,7 +125,7 @@ def translating() -> Iterator[None]:
     def compile_uncontracted(ir: Any, **options: Any) -> Any:
         return _compile_ir(ir, **options, fma=0)
 
-    with _compiling, refusing_losses(cuda_target.typing_context, types, as_dtype, TypingError):
+    with _compiling, Rules(cuda_target.typing_context, types, as_dtype, TypingError):
         nvvm.compile_ir = compile_uncontracted
         try:
             yield

@@ -92,6 +92,11 @@ def row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int], NDArray[An
     return lambda flat, index: flat[index * size : (index + 1) * size].reshape(shape)
 
 
+def read_only(value: Any) -> Any:
+    """What is given: the rules are the compiler's."""
+    return value
+
+
 def interleaved_row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int], NDArray[Any]]:
     """The same for interleaved rows."""
     lengths = [int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))]

@@ -71,6 +71,25 @@ class Cutter(Sorter):
             state.n = state.n + 0.5
 
 
+class Writer(Cutter):
+    """Writes to a parameter or to the state it observes, in code that a rehearsal does not reach."""
+
+    class Params(Kernel.Params):
+        goals: Any = np.zeros(3)
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.x, state.n = 0.0, 0
+        if state.x > 1.0:
+            params.goals[0] = 0.5
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        out[:] = state.x
+        if state.x > 1.0:
+            state.n = 1
+
+
 Compiler = Callable[..., str]
 
 
@@ -168,3 +187,9 @@ def test_what_cannot_be_compiled_is_explained(to_ptx: Compiler) -> None:
 def test_assignments_that_lose_a_part_are_refused(to_ptx: Compiler) -> None:
     with pytest.raises(KernelError, match=r"`state\.n = state\.n \+ 0\.5`.* assigns .*float64 to the int64 field 'n'"):
         to_ptx(Cutter, False, "reset")
+
+
+@pytest.mark.parametrize(("entry", "line"), [("reset", r"params\.goals\[0\] = 0\.5"), ("observe", r"state\.n = 1")])
+def test_what_may_only_be_read_is_not_written(to_ptx: Compiler, entry: str, line: str) -> None:
+    with pytest.raises(KernelError, match=f"`{line}`.* writes to a parameter, an action or, in observe, the state"):
+        to_ptx(Writer, False, entry)
