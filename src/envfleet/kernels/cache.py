@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import fcntl
 import functools
-import hashlib
 import os
 import shutil
 import sys
@@ -14,13 +13,13 @@ import tempfile
 import threading
 import time
 import types
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from envfleet.files import write_whole
 
 CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_folder() -> Path:
@@ -69,21 +68,19 @@ def load_source(folder_name: str, name: str, text: str) -> types.ModuleType:
 def read_code(path: Path) -> bytes | None:
     """Read machine code that `write_code` has kept; `None`, with a note, if the file is damaged, which removes it."""
     try:
-        content = path.read_bytes()
+        return zlib.decompress(path.read_bytes())
     except FileNotFoundError:
         return None
-    digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    if hashlib.sha256(data).digest() == digest:
-        return data
-    sys.stderr.write(f"envfleet: the compiled code in {path} is damaged; it is compiled anew\n")
-    with contextlib.suppress(OSError):  # whoever reads it next need not say so again
-        path.unlink()
-    return None
+    except zlib.error:
+        sys.stderr.write(f"envfleet: the compiled code in {path} is damaged; it is compiled anew\n")
+        with contextlib.suppress(OSError):  # whoever reads it next need not say so again
+            path.unlink()
+        return None
 
 
 def write_code(path: Path, data: bytes) -> None:
-    """Keep machine code."""
-    write_whole(path, hashlib.sha256(data).digest() + data)
+    """Keep machine code, packed so that damage shows."""
+    write_whole(path, zlib.compress(data, 1))
 
 
 @contextlib.contextmanager
