@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchBase
-from envfleet.kernels.buffers import ENDED_DTYPE, Block
+from envfleet.kernels.buffers import ENDED_DTYPE, allocate
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, LIMIT, MODE, NOW, NUM_ROWS
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
@@ -62,13 +62,13 @@ class CpuBatch(BatchBase):
         self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None
     ) -> None:
         super().__init__(spec, num_envs, options, params, limit)
-        plan = self._plan
+        plan = self.plan
         self._copy, self._debug = options.copy, options.debug
-        self._kept = Block(plan.kept, num_envs)
+        self._kept = allocate(plan.kept, num_envs, np.zeros)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
-        self._finals = Block(plan.finals, num_envs if self.is_same_step else 1)
+        self._finals = allocate(plan.finals, num_envs if self.is_same_step else 1)
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
         self.num_threads = count_threads(num_envs, options.workers)
         self.crew = Crew(self.num_threads, num_envs)
@@ -76,12 +76,12 @@ class CpuBatch(BatchBase):
 
     def _build(self) -> None:
         """Choose the compiled code for the present parameters, and make the tables for it."""
-        plan, spec = self._plan, self.spec
+        plan, spec = self.plan, self.spec
         has_own_params = self._needs_own_params()
-        block = Block(plan.params.buffers, self.num_envs if has_own_params else 1)
-        self._fill(block, self._params)
+        held_params = allocate(plan.params.buffers, self.num_envs if has_own_params else 1)
+        self._fill(held_params, self._params)
         program = compile_kernel(spec, has_own_params, debug=self._debug)
-        held = self._kept.arrays | block.arrays | {"ended": self._ended} | self._finals.arrays
+        held = self._kept | held_params | {"ended": self._ended} | self._finals
         table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
         table[[NUM_ROWS, LIMIT, MODE]] = self.num_envs, self._limit, self._mode
         for place, buffer in enumerate(plan.all, FIRST_ADDRESS):
@@ -97,16 +97,16 @@ class CpuBatch(BatchBase):
             return OutputSet(own, arrays)
 
         pool = OutputPool(make_set, copy=self._copy)
-        # All at once, as the code and its tables belong to one block, which whatever interrupts this must not free.
-        self._has_own_params, self._params_block, self.program, self._pool = has_own_params, block, program, pool
+        # All at once, as code and tables belong to these parameters, which whatever interrupts this must not free.
+        self._has_own_params, self._held_params, self.program, self._pool = has_own_params, held_params, program, pool
 
     def _write_params(self, names: Iterable[str]) -> None:
-        self._fill(self._params_block, names)
+        self._fill(self._held_params, names)
 
-    def _fill(self, block: Block, names: Iterable[str]) -> None:
+    def _fill(self, held: Mapping[str, NDArray[Any]], names: Iterable[str]) -> None:
         """Write the present values of some parameters."""
         for name in names:
-            target = block.arrays[f"p_{name}"] if self._plan.params.is_split else block.arrays["p"][name]
+            target = held[f"p_{name}"] if self.plan.params.is_split else held["p"][name]
             target[...] = self._params[name]
 
     # ------------------------------------------------------------------ stepping
@@ -165,9 +165,7 @@ class CpuBatch(BatchBase):
             if count < 0:
                 refuse_action(self.spec.action_space, actions, (self.num_envs,), -1 - count)
             return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
-        wrong = self.program.check(actions)
-        if wrong < 0:
-            refuse_action(self.spec.action_space, actions, (self.num_envs,), -1 - wrong)
+        self.take_actions(actions, (self.num_envs,))
         step_range = self.program.step_range
         counts = self.crew.run(lambda start, stop: step_range(table, actions, start, stop))
         places = [(start, count) for (start, _), count in zip(self.crew.spans, counts, strict=True)]
@@ -187,12 +185,8 @@ class CpuBatch(BatchBase):
         Raises:
             InvalidArgument: As `step`.
         """
-        actions = convert_actions(self.spec, actions, (len(rows),))
-        wrong = self.program.check(actions)
-        if wrong < 0:
-            refuse_action(self.spec.action_space, actions, (len(rows),), -1 - wrong)
         whole = np.zeros(self._action_shape, self._action_dtype)
-        whole[rows] = actions
+        whole[rows] = self.take_actions(actions, (len(rows),))
         table, arrays = self._pool.take()
         table[NOW] = now
         places = []
@@ -200,6 +194,18 @@ class CpuBatch(BatchBase):
             start, stop = int(run[0]), int(run[-1]) + 1
             places.append((start, self.program.step_range(table, whole, start, stop)))
         return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
+
+    def take_actions(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
+        """Check actions that are given, one for each of the leading dimensions.
+
+        Raises:
+            InvalidArgument: As `step`.
+        """
+        taken = convert_actions(self.spec, actions, leading)
+        wrong = self.program.check(taken.reshape(-1, *self.spec.action.shape))
+        if wrong < 0:
+            refuse_action(self.spec.action_space, taken, leading, -1 - wrong)
+        return taken
 
     def new_table(self) -> NDArray[np.int64]:
         """Return a copy of the table of addresses, in which those of the outputs are to be replaced."""
@@ -213,7 +219,7 @@ class CpuBatch(BatchBase):
         episodes, rows = words.view(ENDED_DTYPE)[:, 0], words[:, 0]
         if not self._has_final_infos:
             return Ended(episodes, now, None, {})
-        infos = {name: self._finals.arrays[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields}
+        infos = {name: self._finals[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields}
         return Ended(episodes, now, self.final_observations[rows], infos)
 
     # ------------------------------------------------------------------ what is kept
@@ -221,14 +227,14 @@ class CpuBatch(BatchBase):
     @property
     def final_observations(self) -> NDArray[Any]:
         """The last observation of each row's previous episode (`SAME_STEP`), `(num_envs, …)`; a view."""
-        return self._finals.arrays["final_observations"]
+        return self._finals["final_observations"]
 
     def kept(self, name: str) -> NDArray[Any]:
         """Return an array of what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a view."""
-        return self._kept.arrays[name]
+        return self._kept[name]
 
     def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
-        self._kept.arrays[name][slice(None) if rows is None else rows] = values
+        self._kept[name][slice(None) if rows is None else rows] = values
 
     def close(self) -> None:
         """End the threads."""

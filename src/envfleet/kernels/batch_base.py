@@ -56,6 +56,9 @@ class BatchBase(abc.ABC):
         params: Values by name, each for all or `(num_envs, …)`.
         limit: Steps after which an episode is truncated; `None` for never.
 
+    Attributes:
+        plan: The kernel's buffers.
+
     Raises:
         InvalidArgument: A parameter that does not exist, or values of a wrong shape or type.
     """
@@ -72,7 +75,7 @@ class BatchBase(abc.ABC):
     def __init__(
         self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None
     ) -> None:
-        self.spec, self.num_envs, self._plan = spec, num_envs, BufferPlan(spec)
+        self.spec, self.num_envs, self.plan = spec, num_envs, BufferPlan(spec)
         self._limit, self._mode = limit or _NO_LIMIT, MODES[options.autoreset_mode]
         self.is_same_step = self._mode == SAME_STEP
         self._has_final_infos = options.final_infos and self.is_same_step
@@ -99,7 +102,7 @@ class BatchBase(abc.ABC):
 
     def field(self, name: str) -> NDArray[Any]:
         """Return a field of every row's state, as `kept` does."""
-        if self._plan.state.is_split:
+        if self.plan.state.is_split:
             return self.kept(f"s_{name}")
         values: NDArray[Any] = self.kept("s")[name]
         return values
@@ -111,7 +114,7 @@ class BatchBase(abc.ABC):
             name: Of the field.
             values: One for all rows, or one each.
         """
-        if self._plan.state.is_split:
+        if self.plan.state.is_split:
             self._keep(f"s_{name}", values)
             return
         whole = self.kept("s")
@@ -187,7 +190,7 @@ class BatchBase(abc.ABC):
 
     def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
         """Copy everything of some rows, or of all."""
-        state = BatchState({one.name: self.kept(one.name) for one in self._plan.kept}, self._params)
+        state = BatchState({one.name: self.kept(one.name) for one in self.plan.kept}, self._params)
         return copy.deepcopy(state) if rows is None else state[rows]
 
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
@@ -198,7 +201,7 @@ class BatchBase(abc.ABC):
         """
         own, saved = ({name: each.shape[1:] for name, each in one.items()} for one in (self._params, state.params))
         forms = {name: (array.dtype, array.shape[1:]) for name, array in state.arrays.items()}
-        if own != saved or forms != {one.name: (one.dtype, one.shape) for one in self._plan.kept}:
+        if own != saved or forms != {one.name: (one.dtype, one.shape) for one in self.plan.kept}:
             names, expected = (", ".join(one) or "none" for one in (saved, own))
             raise InvalidArgument(
                 f"the saved state has other fields than {self.spec.name}: its parameters are {names}, expected "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,13 @@ class Buffer:
     def size(self) -> int:
         """Elements per sub-environment."""
         return math.prod(self.shape)
+
+
+IS_RESET = Buffer("is_reset", np.dtype(np.bool_))
+"""What rollouts hand out besides what steps do: whether the row was only reset."""
+
+NUMBERS = tuple(Buffer(name, np.dtype(np.float32)) for name in ("log_probs", "values", "next_values"))
+"""What networks say in a rollout."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +97,7 @@ class BufferPlan:
         kept: Arrays that make up a saved state: `state`, `rng`, and the episode's `awaiting` (0 running, 1 ended, 2 was
             reset in this step), `elapsed` steps, `returns`, the number of `episodes` so far, and when this one had
             `begun`, in nanoseconds.
+        actions: What steps take.
         outputs: Arrays a step hands out.
         ended: The episodes that ended in a step, one after the other.
         finals: Observations and infos that a reset replaced in `SAME_STEP`.
@@ -109,6 +117,7 @@ class BufferPlan:
             Buffer("begun", np.dtype(np.int64)),
         )
         self.kept = (*self.state.buffers, *self.rng.buffers, *self.episode)
+        self.actions = Buffer("actions", spec.action.dtype, spec.action.shape)
         infos = tuple(
             Buffer(f"i_{name}", spec.state.dtype[name].base, spec.state.dtype[name].shape)
             for name in spec.kernel.info_fields
@@ -128,35 +137,29 @@ class BufferPlan:
         self.all = (*self.kept, *self.params.buffers, *self.outputs, self.ended, *self.finals)
 
 
-class Block:
-    """Arrays in one piece of memory, so that saving them is one copy.
+def allocate(
+    buffers: Iterable[Buffer], num_rows: int, make: Callable[..., NDArray[np.uint8]] = np.empty
+) -> dict[str, NDArray[Any]]:
+    """Make an array `(num_rows, …)` for each buffer, by name, that begins at a multiple of `ALIGNMENT`.
 
     Args:
         buffers: Which.
         num_rows: Rows of each.
+        make: NumPy's function for their memory.
 
-    Attributes:
-        memory: The piece, uint8.
-        arrays: The arrays by name, `(num_rows, …)`; views of `memory`.
+    Raises:
+        OutOfMemory: There is not enough of it.
     """
-
-    def __init__(self, buffers: Iterable[Buffer], num_rows: int) -> None:
-        self.num_rows = num_rows
-        offsets: list[tuple[Buffer, int]] = []
-        end = 0
-        for buffer in buffers:
-            offsets.append((buffer, end))
-            end += -(-buffer.dtype.itemsize * buffer.size * num_rows // ALIGNMENT) * ALIGNMENT
+    arrays = {}
+    for buffer in buffers:
+        size_bytes = buffer.dtype.itemsize * buffer.size * num_rows
         try:
-            raw = np.zeros(end + ALIGNMENT, np.uint8)
+            memory = make(size_bytes + ALIGNMENT, np.uint8)
         except MemoryError as error:
             raise OutOfMemory(
-                f"{num_rows} sub-environments need {end / 1e9:.1f} GB in one piece, which there is not: make fewer"
+                f"{num_rows} rows of {buffer.name} need {size_bytes / 1e9:.1f} GB, which there is not: make fewer "
+                "sub-environments, or take fewer steps in a rollout"
             ) from error
-        first = -raw.ctypes.data % ALIGNMENT
-        self.memory: NDArray[np.uint8] = raw[first : first + end]
-        self.arrays = {buffer.name: self._view(buffer, offset) for buffer, offset in offsets}
-
-    def _view(self, buffer: Buffer, offset: int) -> NDArray[Any]:
-        size_bytes = buffer.dtype.itemsize * buffer.size * self.num_rows
-        return self.memory[offset : offset + size_bytes].view(buffer.dtype).reshape(self.num_rows, *buffer.shape)
+        first = -memory.ctypes.data % ALIGNMENT
+        arrays[buffer.name] = memory[first : first + size_bytes].view(buffer.dtype).reshape(num_rows, *buffer.shape)
+    return arrays

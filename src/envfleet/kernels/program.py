@@ -40,7 +40,6 @@ class Program:
     They take exactly what is said here, C-contiguous and unchecked.
 
     Attributes:
-        plan: The kernel's buffers.
         addresses: Of the machine code, by name, for compiled code that calls it.
         step: `step(table, actions) -> count`: check the actions and step all rows; the number of episodes that ended,
             or `-1 - row` of an action that cannot be, in which case nothing was stepped.
@@ -51,7 +50,6 @@ class Program:
         observe: `observe(table, start, stop)`: write observations and infos anew.
     """
 
-    plan: BufferPlan
     addresses: dict[str, int]
     step: Callable[..., int]
     step_range: Callable[..., int]
@@ -123,7 +121,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
     target = "the CPU, checking indices" if debug else "the CPU"
     module = load_module(spec, text, "loops", describe_machine(), debug=debug)
     code = ready_code(spec, module, samples, lambda: loop_names(plan, numba_cpu, make_function), target)
-    return Program(plan, code.addresses, **code.functions)
+    return Program(code.addresses, **code.functions)
 
 
 def ready_code(

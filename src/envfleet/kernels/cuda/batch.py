@@ -58,7 +58,7 @@ class CudaBatch(BatchBase):
         super().__init__(spec, num_envs, options, params, limit)
         self.stream, self._clear = Stream(options.stream or 0), target.clear
         layouts = self.layouts = Layouts(
-            self._plan, has_own_params=self._needs_own_params(), has_finals=self.is_same_step
+            self.plan, has_own_params=self._needs_own_params(), has_finals=self.is_same_step
         )
         self._kept = Piece(self.stream, layouts.kept, num_envs)
         self._room = self._kept.room
@@ -66,7 +66,7 @@ class CudaBatch(BatchBase):
         for name, value in spec.state.defaults.items():
             self.write(name, value)
 
-        handed = (*self._plan.outputs, *self._plan.finals[: 1 if self.is_same_step else 0])
+        handed = (*self.plan.outputs, *self.plan.finals[: 1 if self.is_same_step else 0])
 
         def make_set() -> OutputSet:
             piece = Piece(self.stream, layouts.out, num_envs)
@@ -74,7 +74,6 @@ class CudaBatch(BatchBase):
 
         self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
         self._last = self._pool.take()
-        self.output_names = [one.name for one in self._plan.outputs]
         self._faults = cuda.mapped_array(1, dtype=np.int64)  # memory of the host that the device writes
         self._faults[0] = 0
         self._faults_at = target.address_of(self._faults)
@@ -85,7 +84,7 @@ class CudaBatch(BatchBase):
     def _build(self) -> None:
         """Choose the code for the present parameters, bring them to the device, and compile now."""
         has_own_params = self._needs_own_params()
-        layout = Layouts(self._plan, has_own_params=has_own_params).params
+        layout = Layouts(self.plan, has_own_params=has_own_params).params
         piece = Piece(self.stream, layout, self.num_envs if has_own_params else 1)
         self._has_own_params, self._params_piece = has_own_params, piece
         self._write_params(self._params)
@@ -145,7 +144,7 @@ class CudaBatch(BatchBase):
         self._launch_observe(self._kept.address, out.address, self.num_envs, self._room, out.room)
 
     def _hand(self, out: OutputSet) -> tuple[DeviceArray, ...]:
-        return tuple(out.arrays[: len(self._plan.outputs)])
+        return tuple(out.arrays[: len(self.plan.outputs)])
 
     def step(self, actions: Any, now: int) -> tuple[tuple[DeviceArray, ...], Ended | None]:
         """Step every row once.
@@ -165,16 +164,25 @@ class CudaBatch(BatchBase):
         """
         self._check_faults()
         if hasattr(actions, "__cuda_array_interface__"):
-            address = self.take_device(actions, (self.num_envs,))
+            address = self._take_device(actions, (self.num_envs,))
         else:
-            self._actions_home.copy_to_device(self.take_host(actions, (self.num_envs,)), stream=self.stream.of_numba)
+            self._actions_home.copy_to_device(self._take_host(actions, (self.num_envs,)), stream=self.stream.of_numba)
             address = self._actions_home_at
         out = self._pool.take()
         self._launch_step(self._launch, out.place, address, now, num_rows=self.num_envs)
         self._last = out
         return self._hand(out), self._gather(out.place, now) if self._gathers_ended else None
 
-    def take_host(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
+    def take_actions(self, actions: Any, leading: tuple[int, ...]) -> Any:
+        """Check actions that are given, and bring those of the host to the device."""
+        if hasattr(actions, "__cuda_array_interface__"):
+            self._take_device(actions, leading)
+            return actions
+        array = self._take_host(actions, leading)
+        data = import_cuda().to_device(array.reshape(-1).view(np.uint8), stream=self.stream.of_numba)
+        return DeviceArray(data, array.shape, array.dtype, self.stream)
+
+    def _take_host(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
         """Check actions of the host, one for each of the leading dimensions."""
         array, limits = convert_actions(self.spec, actions, leading), choice_limits(self.spec.action_space)
         if limits is None:
@@ -187,7 +195,7 @@ class CudaBatch(BatchBase):
             refuse_action(self.spec.action_space, array, leading, place)
         return array
 
-    def take_device(self, actions: Any, leading: tuple[int, ...]) -> int:
+    def _take_device(self, actions: Any, leading: tuple[int, ...]) -> int:
         """Check the form of actions of the device; returns their address."""
         interface, form = actions.__cuda_array_interface__, self.spec.action
         expected = (*leading, *form.shape)
@@ -258,7 +266,7 @@ class CudaBatch(BatchBase):
             return None
         if not self._has_final_infos:
             return Ended(episodes, now, None, {})
-        finals = (out.array(one.name).take(episodes["row"]).numpy() for one in self._plan.finals)
+        finals = (out.array(one.name).take(episodes["row"]).numpy() for one in self.plan.finals)
         observations, *infos = finals
         return Ended(episodes, now, observations, dict(zip(self.spec.kernel.info_fields, infos, strict=True)))
 
@@ -277,7 +285,7 @@ class CudaBatch(BatchBase):
     @property
     def final_observations(self) -> DeviceArray:
         """The last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
-        array: DeviceArray = self._last.arrays[len(self._plan.outputs)]
+        array: DeviceArray = self._last.arrays[len(self.plan.outputs)]
         return array
 
     def kept(self, name: str) -> NDArray[Any]:
@@ -294,7 +302,7 @@ class CudaBatch(BatchBase):
         self._kept.write(name, whole)
 
     def _write_params(self, names: Iterable[str]) -> None:
-        piece, params = self._params_piece, self._plan.params
+        piece, params = self._params_piece, self.plan.params
         if params.is_split:
             for name in names:
                 piece.write(f"p_{name}", np.broadcast_to(self._params[name], piece.num_rows))

@@ -10,68 +10,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument, OutOfMemory
+from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_whole
 from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 from envfleet.kernels.batch import CpuBatch
-from envfleet.kernels.buffers import ENDED_DTYPE
+from envfleet.kernels.buffers import ENDED_DTYPE, IS_RESET, NUMBERS, Buffer, BufferPlan, allocate
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, CpuTarget
-from envfleet.kernels.host_actions import convert_actions, refuse_action
+from envfleet.kernels.host_actions import refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import Program, load_module, ready_code
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
+from envfleet.kernels.rollouts.slabs import Slabs
 from envfleet.kernels.source import Source
 
+_OF_ENDED = Buffer("ended_steps", np.dtype(np.int64)), Buffer("last_values", np.dtype(np.float32))
 
-class Slabs:
+
+class CpuSlabs(Slabs):
     """A rollout on the CPU: its memory, and how it is run.
 
     Args:
         batch: Whose rollout it is, or a later one of the same form.
         num_steps: T.
-
-    Attributes:
-        outputs: An array for each of the outputs, `(T, N, …)`; the first, observations, `(T + 1, N, …)`.
-        actions: `(T, N, …)`, for actions that are chosen.
-        is_reset: bool `(T, N)`.
-        log_probs: float32 `(T, N)`, for actions that are drawn by a network.
-        values: float32 `(T + 1, N)`, for networks with a critic.
-        next_values: float32 `(T, N)`, likewise.
     """
 
     def __init__(self, batch: CpuBatch, num_steps: int) -> None:
-        plan, num_envs, spec = batch.program.plan, batch.num_envs, batch.spec
-        form = num_steps, num_envs
-        try:
-            lengths = [num_steps + 1] + [num_steps] * (len(plan.outputs) - 1)
-            self.outputs = [
-                np.empty((length, num_envs, *buffer.shape), buffer.dtype)
-                for length, buffer in zip(lengths, plan.outputs, strict=True)
-            ]
-            self.actions = np.empty((*form, *spec.action.shape), spec.action.dtype)
-            self.is_reset = np.empty(form, np.bool_)
-            self.log_probs, self.next_values = np.empty((2, *form), np.float32)
-            self.values = np.empty((num_steps + 1, num_envs), np.float32)
-            # Room for all episodes that may end; what no episode touches takes no memory.
-            self._ended = np.empty(self.is_reset.size, ENDED_DTYPE)
-            self._ended_steps = np.empty(self.is_reset.size, np.int64)
-            self._last_values = np.empty(self.is_reset.size, np.float32)
-            self._finals = [np.empty((self.is_reset.size, buffer.size), buffer.dtype) for buffer in plan.finals]
-        except MemoryError as error:
-            raise OutOfMemory(
-                f"there is no memory for {num_steps} steps of {num_envs} sub-environments: take fewer"
-            ) from error
-
-    def take_actions(self, batch: CpuBatch, actions: Any) -> NDArray[Any]:
-        """Check actions that are given."""
-        spec, form = batch.spec, self.is_reset.shape
-        given = convert_actions(spec, actions, form)
-        wrong = batch.program.check(given.reshape(-1, *spec.action.shape))
-        if wrong < 0:
-            refuse_action(spec.action_space, given, form, -1 - wrong)
-        return given
+        plan, num_envs = batch.plan, batch.num_envs
+        whole = allocate((*plan.outputs, plan.actions, IS_RESET, *NUMBERS), (num_steps + 1) * num_envs)
+        super().__init__(plan, {name: array.reshape(-1, num_envs, *array.shape[1:]) for name, array in whole.items()})
+        # Room for all episodes that may end; what no episode touches takes no memory.
+        self._ended, self._ended_steps, self._last_values, *self._finals = allocate(
+            (plan.ended, *_OF_ENDED, *plan.finals), num_steps * num_envs
+        ).values()
 
     def run(
         self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], network: MLP | None, seed: int
@@ -94,16 +66,14 @@ class Slabs:
         if batch.is_same_step:
             if chooser.critic:
                 self.next_values[steps, ended["row"]] = self._last_values[places]
-            pairs = zip(self._finals, outputs, strict=True)
-            return ended, steps, [saved[places].reshape(-1, *output.shape[2:]) for saved, output in pairs]
+            return ended, steps, [saved[places] for saved in self._finals]
         return ended, steps, [output[steps + (place == 0), ended["row"]] for place, output in enumerate(outputs)]
 
     def _step(
         self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
     ) -> list[int]:
         """Step all rows; returns how many episodes ended in each slice of them."""
-        spec, program, num_steps = batch.spec, batch.program, len(actions)
-        plan = program.plan
+        spec, plan, program, num_steps = batch.spec, batch.plan, batch.program, len(actions)
         rollout_range = compile_rollout(spec, program, chooser)
         table = batch.new_table()
         first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
@@ -142,7 +112,7 @@ def run_rollout(
         )
     slabs = _make_slabs(batch, num_steps) if out is None else out.memory[1]
     network = policy if isinstance(policy, MLP) else None
-    actions = slabs.take_actions(batch, policy) if is_given else slabs.actions
+    actions = batch.take_actions(policy, (num_steps, num_envs)) if is_given else slabs.actions
     ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, network, word)
     observations, rewards, terminated, truncated, *infos = slabs.outputs
     rows, names, unpack = ended["row"].copy(), spec.kernel.info_fields, spec.observation.unpack
@@ -174,7 +144,7 @@ def run_rollout(
 
 def _make_slabs(batch: Any, num_steps: int) -> Any:
     if batch.device == "cpu":
-        return Slabs(batch, num_steps)
+        return CpuSlabs(batch, num_steps)
     from envfleet.kernels.cuda.rollout import DeviceSlabs
 
     return DeviceSlabs(batch, num_steps)
@@ -193,7 +163,7 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
     """
     from envfleet.kernels import machine_code, numba_cpu, rng
 
-    plan = program.plan
+    plan = BufferPlan(spec)
     text = CpuTarget(Source(plan), policy).text()
     module = load_module(spec, text, "rollout", machine_code.describe_machine())
 

@@ -1,0 +1,35 @@
+"""The arrays that a rollout hands out, on whatever device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envfleet.kernels.buffers import BufferPlan
+
+
+class Slabs:
+    """The arrays of a rollout.
+
+    Args:
+        plan: The kernel's buffers.
+        whole: `outputs` of the plan, its `actions`, `IS_RESET` and `NUMBERS` by name, each `(T + 1, N, …)`.
+
+    Attributes:
+        outputs: An array for each of the outputs, `(T, N, …)`; the first, observations, `(T + 1, N, …)`.
+        actions: `(T, N, …)`, for actions that are chosen.
+        is_reset: bool `(T, N)`.
+        log_probs: float32 `(T, N)`, for actions that are drawn by a network.
+        values: float32 `(T + 1, N)`, for networks with a critic.
+        next_values: float32 `(T, N)`, likewise.
+    """
+
+    def __init__(self, plan: BufferPlan, whole: Mapping[str, Any]) -> None:
+        names = [buffer.name for buffer in plan.outputs]
+        self.outputs = [whole[names[0]], *(whole[name][:-1] for name in names[1:])]
+        self.actions, self.is_reset = whole["actions"][:-1], whole["is_reset"][:-1]
+        self.log_probs, self.values, self.next_values = (
+            whole["log_probs"][:-1],
+            whole["values"],
+            whole["next_values"][:-1],
+        )
