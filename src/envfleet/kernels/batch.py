@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch_base import BatchBase
+from envfleet.kernels.batch_base import BatchBase, Ended
 from envfleet.kernels.buffers import ENDED_DTYPE, allocate
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, LIMIT, MODE, NOW, NUM_ROWS
 from envfleet.kernels.host_actions import convert_actions, refuse_action
@@ -19,22 +19,6 @@ from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compile_kernel
 from envfleet.kernels.threads import Crew, count_threads
 from envfleet.options import Options
-
-
-class Ended(NamedTuple):
-    """The episodes that ended in one step; every array has one entry per such episode, by ascending row.
-
-    Attributes:
-        episodes: Records of `ENDED_DTYPE`.
-        now: When the step was taken, in nanoseconds.
-        observations: The last ones, which a reset replaced (`SAME_STEP`); else `None`.
-        infos: Likewise, by name.
-    """
-
-    episodes: NDArray[Any]
-    now: int
-    observations: NDArray[Any] | None
-    infos: dict[str, NDArray[Any]]
 
 
 class CpuBatch(BatchBase):
@@ -217,10 +201,7 @@ class CpuBatch(BatchBase):
         """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
         words = np.concatenate([self._ended[start : start + count] for start, count in places])  # which copies fast
         episodes, rows = words.view(ENDED_DTYPE)[:, 0], words[:, 0]
-        if not self._has_final_infos:
-            return Ended(episodes, now, None, {})
-        infos = {name: self._finals[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields}
-        return Ended(episodes, now, self.final_observations[rows], infos)
+        return self._end(episodes, now, lambda name: self._finals[name][rows])
 
     # ------------------------------------------------------------------ what is kept
 

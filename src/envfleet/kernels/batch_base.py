@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,22 @@ class BatchState:
         """Return the states of some rows."""
         params = {name: each if len(each) == 1 else each[rows] for name, each in self.params.items()}
         return BatchState({name: array[rows] for name, array in self.arrays.items()}, params)
+
+
+class Ended(NamedTuple):
+    """The episodes that ended in one step; every array has one entry per such episode, by ascending row.
+
+    Attributes:
+        episodes: Records of `ENDED_DTYPE`.
+        now: When the step was taken, in nanoseconds.
+        observations: The last ones, which a reset replaced (`SAME_STEP`); else `None`.
+        infos: Likewise, by name.
+    """
+
+    episodes: NDArray[Any]
+    now: int
+    observations: NDArray[Any] | None
+    infos: dict[str, NDArray[Any]]
 
 
 class BatchBase(abc.ABC):
@@ -131,6 +147,13 @@ class BatchBase(abc.ABC):
         for name in RNG_DTYPE.names or ():
             records[name] = self.kept(f"g_{name}")
         return records
+
+    def _end(self, episodes: NDArray[Any], now: int, last: Callable[[str], NDArray[Any]]) -> Ended:
+        """Describe the episodes that ended in a step; `last` gives what `finals` of that name hold of them."""
+        if not self._has_final_infos:
+            return Ended(episodes, now, None, {})
+        observations, *infos = (last(one.name) for one in self.plan.finals)
+        return Ended(episodes, now, observations, dict(zip(self.spec.kernel.info_fields, infos, strict=True)))
 
     def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """State and parameters of one row as records, `(1,)` each; copies."""

@@ -20,10 +20,6 @@ from envfleet.errors import KernelError
 
 _PYTHON_TYPES: dict[Any, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
 
-OF_PARAMETER = (
-    "writes to a parameter: parameters do not change during an episode; make it a field of the state, which reset "
-    "copies from the parameter"
-)
 OF_ARRAY = "assigns to {name!r}, an array of the state: write its elements, as in `state.{name}[:] = values`"
 _RANKS = {"b": 0, "i": 1, "u": 1, "f": 2}
 _NAMES = ("bool", "int", "float")

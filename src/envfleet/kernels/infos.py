@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.fleet.episodes import EndedEpisodes
-from envfleet.kernels.batch import Ended
+from envfleet.kernels.batch_base import Ended
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.options import Options
 

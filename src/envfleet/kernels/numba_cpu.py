@@ -30,7 +30,7 @@ from envfleet.kernels.numba_private import (
 )
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rules import make_read_only
-from envfleet.kernels.views import add_draws, make_new_record, make_row_view
+from envfleet.kernels.views import add_draws, make_array_at, make_new_record, make_row_view
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -188,18 +188,9 @@ _put_methods_first()
 
 
 new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, numba.from_dtype)
+array_at = functools.partial(make_array_at, intrinsic, types, numba.from_dtype, 0)
 row_view = functools.partial(make_row_view, intrinsic, types)
 read_only = make_read_only(intrinsic, types)
-
-
-@intrinsic
-def pointer_at(_context: Any, address: Any) -> Any:
-    """Return the memory at an address given as an int, for `numba.carray`."""
-
-    def generate(_c: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), generate
 
 
 @intrinsic

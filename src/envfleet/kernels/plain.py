@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
-from envfleet.kernels.explaining import describe_line
-from envfleet.kernels.fields import OF_ARRAY, OF_PARAMETER, Fields, describe_loss
+from envfleet.kernels.explaining import READ_ONLY, describe_line
+from envfleet.kernels.fields import OF_ARRAY, Fields, describe_loss
 from envfleet.kernels.kernel import ArraySpec, KernelSpec
 
 _REHEARSED_STEPS = 3
@@ -51,17 +51,15 @@ class PlainRecord:
         is_constant: Whether assignments are refused, as to parameters.
     """
 
-    __slots__ = ("_fields", "_is_constant", "_values")
+    __slots__ = ("_fields", "_values")
     _fields: Fields
     _values: NDArray[Any]
-    _is_constant: bool
 
     def __init__(self, fields: Fields, values: NDArray[Any] | None = None, *, is_constant: bool = False) -> None:
         own = fields.default_record() if values is None else values.copy()
         own.flags.writeable = not is_constant
         object.__setattr__(self, "_fields", fields)
         object.__setattr__(self, "_values", own)
-        object.__setattr__(self, "_is_constant", is_constant)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -74,8 +72,8 @@ class PlainRecord:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._fields.check_name(name)
-        if self._is_constant:
-            raise KernelError(f"it assigns to {name!r}, which {OF_PARAMETER}")
+        if not self._values.flags.writeable:
+            raise KernelError(f"it assigns to {name!r}: it {READ_ONLY}")
         if self._fields.dtype[name].shape:
             raise KernelError(f"it {OF_ARRAY.format(name=name)}")
         try:

@@ -104,7 +104,6 @@ def check_functions(spec: KernelSpec) -> bool:
 def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: str) -> Program:
     truncates = check_functions(spec)
     from envfleet.kernels import numba_cpu
-    from envfleet.kernels.machine_code import describe_machine
 
     plan = BufferPlan(spec)
     text = CpuTarget(Source(plan, has_own_params=has_own_params, truncates=truncates)).text()
@@ -119,34 +118,41 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
         "observe": (table, 0, 0),
     }
     target = "the CPU, checking indices" if debug else "the CPU"
-    module = load_module(spec, text, "loops", describe_machine(), debug=debug)
-    code = ready_code(spec, module, samples, lambda: loop_names(plan, numba_cpu, make_function), target)
+    code = compile_source(
+        spec, text, "loops", samples, lambda: loop_names(plan, numba_cpu, make_function), target, debug=debug
+    )
     return Program(code.addresses, **code.functions)
 
 
-def ready_code(
+def compile_source(
     spec: KernelSpec,
-    module: types.ModuleType,
+    text: str,
+    name: str,
     samples: Mapping[str, tuple[Any, ...]],
     make_names: Callable[[], dict[str, Any]],
     target: str,
+    *,
+    debug: bool = False,
 ) -> MachineCode:
-    """Load the machine code of a generated module from the cache, or compile it.
+    """Load the machine code of generated source from the cache, or compile it.
 
     Several processes compile the same once: one does, and the others wait for it.
 
     Args:
         spec: The kernel.
-        module: The module, incomplete.
+        text: The source.
+        name: Of its file.
         samples: Arguments such as each of its entry points takes, by its name.
-        make_names: Makes what the module refers to.
+        make_names: Makes what the source refers to.
         target: What is compiled for, for a note.
+        debug: Whether functions in the machine code check their indices.
 
     Raises:
         KernelError: It cannot be compiled; the message names the user's line.
     """
-    from envfleet.kernels.machine_code import compile_machine_code, load_machine_code
+    from envfleet.kernels.machine_code import compile_machine_code, describe_machine, load_machine_code
 
+    module = load_module(spec, text, name, describe_machine(), debug=debug)
     path = Path(str(module.__file__)).with_suffix(".code")
     data = read_code(path)
     if data is None:
@@ -216,7 +222,7 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
         names[f"new_{records.variable}"] = target.new_record(records.dtype)
     for name in spec.kernel.info_fields:
         names[f"info_row_{name}"] = target.row_view(spec.state.dtype[name].shape)
-    names |= {f"dtype_{buffer.name}": buffer.dtype for buffer in plan.all}
+    names |= {f"array_{buffer.name}": target.array_at(buffer.dtype) for buffer in plan.all}
     limits = None if spec.action.parts else choice_limits(spec.action_space)
     return names | dict(zip(("action_low", "action_high"), limits or (), strict=False))
 

@@ -43,6 +43,34 @@ def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_inte
     return view
 
 
+def make_array_at(intrinsic: Any, types: Any, from_dtype: Any, address_space: int, dtype: np.dtype[Any]) -> Any:
+    """Make an intrinsic `(address, size)`: the flat array of `dtype` that lies there.
+
+    Args:
+        intrinsic: The target's decorator.
+        types: The target's types.
+        from_dtype: The target's function for the type of a dtype.
+        address_space: Of the memory, in the target's numbers; 0 for any.
+        dtype: Of an element.
+    """
+    element = from_dtype(dtype)
+    result = types.Array(element, 1, "C")
+
+    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    def view(_context: Any, address: Any, size: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data_type = context.get_data_type(element)
+            item_bytes = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+            length = context.cast(builder, args[1], signature.args[1], types.intp)
+            data = builder.inttoptr(args[0], data_type.as_pointer(address_space))
+            data = builder.addrspacecast(data, data_type.as_pointer()) if address_space else data
+            return make_array(context, builder, result, data, [length], [item_bytes], item_bytes)
+
+        return result(types.int64, types.int64), generate
+
+    return view
+
+
 def make_array(
     context: Any, builder: Any, kind: Any, data: Any, shape: Sequence[Any], strides: Sequence[Any], item_bytes: Any
 ) -> Any:

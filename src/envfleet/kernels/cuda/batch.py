@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch import Ended
-from envfleet.kernels.batch_base import BatchBase
+from envfleet.kernels.batch_base import BatchBase, Ended
 from envfleet.kernels.cuda.arrays import DeviceArray, dense_strides
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.memory import Piece
@@ -264,11 +263,8 @@ class CudaBatch(BatchBase):
         episodes = self.ended(out)
         if len(episodes) == 0:
             return None
-        if not self._has_final_infos:
-            return Ended(episodes, now, None, {})
-        finals = (out.array(one.name).take(episodes["row"]).numpy() for one in self.plan.finals)
-        observations, *infos = finals
-        return Ended(episodes, now, observations, dict(zip(self.spec.kernel.info_fields, infos, strict=True)))
+        rows = episodes["row"]
+        return self._end(episodes, now, lambda name: out.array(name).take(rows).numpy())
 
     def _check_faults(self) -> None:
         place = int(self._faults[0]) - 1

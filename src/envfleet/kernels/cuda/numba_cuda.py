@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from numba import cuda
 from numba.cuda import cgutils, extending, types
 from numba.cuda.core.errors import NumbaPerformanceWarning, TypingError
@@ -21,7 +20,7 @@ from numba.cuda.np.numpy_support import as_dtype, from_dtype
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rules import Rules, make_read_only
-from envfleet.kernels.views import add_draws, make_array, make_new_record, make_row_view
+from envfleet.kernels.views import add_draws, make_array_at, make_new_record, make_row_view
 
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
 _MOST_UNROLLED = 32  # elements
@@ -37,29 +36,10 @@ add_draws(extending, types, from_dtype(RNG_DTYPE), make_function)
 
 new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, from_dtype, alignment=_RECORD_ALIGNMENT)
 row_view = functools.partial(make_row_view, intrinsic, types)
+# By way of the global address space, so that loads and stores need not find out which one it is.
+array_at = functools.partial(make_array_at, intrinsic, types, from_dtype, nvvm.ADDRSPACE_GLOBAL)
 read_only = make_read_only(intrinsic, types)
 interleaved_row_view = functools.partial(make_row_view, intrinsic, types, is_interleaved=True)
-
-
-def array_at(dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic `(address, size)`: the flat array of `dtype` that lies there."""
-    element = from_dtype(dtype)
-    result = types.Array(element, 1, "C")
-
-    @intrinsic
-    def view(_context: Any, address: Any, size: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            data_type = context.get_data_type(element)
-            item_bytes = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
-            length = context.cast(builder, args[1], signature.args[1], types.intp)
-            # By way of the global address space, so that loads and stores need not find out which one it is.
-            place = builder.inttoptr(args[0], data_type.as_pointer(nvvm.ADDRSPACE_GLOBAL))
-            data = builder.addrspacecast(place, data_type.as_pointer())
-            return make_array(context, builder, result, data, [length], [item_bytes], item_bytes)
-
-        return result(types.int64, types.int64), generate
-
-    return view
 
 
 def row_copy(length: int, *, is_read: bool) -> Any:

@@ -368,5 +368,5 @@ def _compile(spec: KernelSpec, has_own_params: bool, policy: PolicySource, _fing
     names["write_out"] = target.row_copy(spec.observation.size, is_read=False)
     names["drawn_row"] = target.interleaved_row_view(spec.observation.shape)
     names.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
-    names.update(dtype_inputs=arrays["inputs"], nan=float("nan"))
+    names.update(dtype_inputs=arrays["inputs"], dtype_observations=spec.observation.dtype, nan=float("nan"))
     return module

@@ -18,7 +18,7 @@ from envfleet.kernels.buffers import ENDED_DTYPE, IS_RESET, NUMBERS, Buffer, Buf
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, CpuTarget
 from envfleet.kernels.host_actions import refuse_action
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.program import Program, load_module, ready_code
+from envfleet.kernels.program import Program, compile_source
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
@@ -161,24 +161,19 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
 
     It returns how many episodes ended, or `-1 - (step * num_envs + row)` of an action that cannot be.
     """
-    from envfleet.kernels import machine_code, numba_cpu, rng
+    from envfleet.kernels import numba_cpu, rng
 
     plan = BufferPlan(spec)
     text = CpuTarget(Source(plan), policy).text()
-    module = load_module(spec, text, "rollout", machine_code.describe_machine())
 
     def make_names() -> dict[str, Any]:
-        dtypes = {f"dtype_{buffer.name}": buffer.dtype for buffer in plan.all}
-        return {
-            **dtypes,
-            "seed_": numba_cpu.make_function(rng.seed),
-            "dtype_rng": RNG_DTYPE,
-            "dtype_actions": spec.action.dtype,
-        }
+        buffers = (*plan.all, plan.actions, IS_RESET, *NUMBERS)
+        arrays = {f"array_{buffer.name}": numba_cpu.array_at(buffer.dtype) for buffer in buffers}
+        return {**arrays, "seed_": numba_cpu.make_function(rng.seed), "dtype_rng": RNG_DTYPE}
 
     words = np.zeros(1, np.int64)
     finals = [np.zeros(1, buffer.dtype) for buffer in plan.finals]
     numbers = np.zeros(1, np.float32)
     arrays = numbers, np.zeros(1, ENDED_DTYPE), words, numbers, *finals
     samples = {"rollout_range": (words, words, words, 0, 0, *arrays, 0, 0)}
-    return ready_code(spec, module, samples, make_names, "rollouts").functions["rollout_range"]
+    return compile_source(spec, text, "rollout", samples, make_names, "rollouts").functions["rollout_range"]
