@@ -22,11 +22,12 @@ EXPECTED_RESULTS = (
     "expected two values on every way through it, `return reward, terminated`, or three on every way, `return reward, "
     "terminated, truncated`"
 )
-_ADVICE: dict[type[Exception], str] = {
-    ZeroDivisionError: "compiled code would go on with inf or nan: look at the divisor first",
-    OverflowError: "the number does not fit: keep it in the range of the field's type",
-    RecursionError: "functions that call themselves cannot be compiled: write a loop",
-}
+_ADVICE = (  # kind of error, what its text says, what to do
+    (ZeroDivisionError, "", "compiled code would go on with inf or nan: look at the divisor first"),
+    (OverflowError, "", "the number does not fit: keep it in the range of the field's type"),
+    (IndexError, "", "an observation has shape {spec.observation.shape}, an action {spec.action.shape}"),
+    (ValueError, "read-only", "actions and parameters are read-only: copy what you change into the state"),
+)
 
 
 class PlainArray(np.ndarray[Any, Any]):
@@ -246,9 +247,5 @@ def _describe_error(spec: KernelSpec, error: Exception) -> str:
     if isinstance(error, KernelError):
         return str(error)
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, IndexError):
-        text += f" (an observation has shape {spec.observation.shape}, an action {spec.action.shape})"
-    if isinstance(error, ValueError) and "read-only" in text:
-        text += " (actions and parameters are read-only: copy what you change into the state)"
-    advice = next((advice for kind, advice in _ADVICE.items() if isinstance(error, kind)), None)
-    return f"{text}; {advice}" if advice else text
+    advice = (what.format(spec=spec) for kind, clue, what in _ADVICE if isinstance(error, kind) and clue in text)
+    return "; ".join((text, *advice))

@@ -161,14 +161,3 @@ def _as_float32(value: Any, name: str) -> NDArray[np.float32]:
     if not np.isfinite(array).all():
         raise InvalidArgument(f"{name} has numbers that are not finite: pass finite ones")
     return array
-
-
-def check_random(spec: KernelSpec) -> None:
-    """Check that there is a uniform distribution over the actions.
-
-    Raises:
-        InvalidArgument: There is none.
-    """
-    space = spec.action_space
-    if isinstance(space, spaces.Box) and not space.is_bounded():
-        raise InvalidArgument(f"random actions from {space}, which is not bounded: pass actions or a policy")

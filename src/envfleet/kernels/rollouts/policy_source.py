@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import KernelSpec, choice_limits
-from envfleet.kernels.rollouts.policies import MLP, check_random, sizes_of
+from envfleet.kernels.rollouts.policies import MLP, sizes_of
 from envfleet.kernels.source import deeper, indent
 
 BLOCK_ROWS = 64
@@ -68,7 +68,6 @@ def policy_source(spec: KernelSpec, policy: Any) -> PolicySource:
         InvalidArgument: It is neither, or does not fit the kernel's spaces.
     """
     if isinstance(policy, str) and policy == "random":
-        check_random(spec)
         return _allowed(spec) if "action_mask" in spec.kernel.info_fields else _random(spec)
     if not isinstance(policy, MLP):
         raise InvalidArgument(f"policy={policy!r}: pass 'random', actions (T, N, …), an MLP, or a callable")
@@ -89,6 +88,8 @@ def policy_source(spec: KernelSpec, policy: Any) -> PolicySource:
 
 def _random(spec: KernelSpec) -> PolicySource:
     space: Any = spec.action_space
+    if isinstance(space, spaces.Box) and not space.is_bounded():
+        raise InvalidArgument(f"random actions from {space}, which is not bounded: pass actions or a policy")
     size, limits = spec.action.size, choice_limits(space)
     low, high = (space.low.ravel(), space.high.ravel()) if limits is None else limits
     if limits is None and spec.action.dtype.kind != "f":

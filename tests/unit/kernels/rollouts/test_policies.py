@@ -16,7 +16,7 @@ import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP, Kernel
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policies import check_random
+from envfleet.kernels.rollouts.policy_source import policy_source
 
 NUM_STEPS = 12
 
@@ -291,7 +291,7 @@ def test_unbounded_spaces() -> None:
         action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
     with pytest.raises(InvalidArgument, match="not bounded"):
-        check_random(read_kernel(Free))
+        policy_source(read_kernel(Free), "random")
     with pytest.raises(InvalidArgument, match="squashes into bounds"):
         MLP(layers(3, 2), head="tanh").check(read_kernel(Free))
     MLP(layers(3, 2), head="linear").check(read_kernel(Free))
