@@ -125,7 +125,7 @@ def _paths(code: types.CodeType) -> dict[tuple[bool, tuple[str, ...]], int]:
             found.setdefault((is_global, path), line)
             is_global = _OUTER.get(instruction.opname, False)
             path = (instruction.argval,) if instruction.opname in _OUTER else ()
-            line = line_of(code, instruction)
+            line = line_of(code, instruction) if path else 0
     return {one: found[one] for one in sorted(found) if one[1]}
 
 
