@@ -17,8 +17,8 @@ OURS = "envfleet: it "
 """What compile errors begin with that we raise ourselves."""
 
 READ_ONLY = (
-    "writes to a parameter, an action or, in observe, the state, which can only be read there: make it a field of the "
-    "state, and write that in reset and step"
+    "writes to a parameter, an action, a constant or, in observe, the state, which can only be read there: make it a "
+    "field of the state, and write that in reset and step"
 )
 _ADVICE = (
     (OURS + r"(?P<rule>[^\n]+)", "{rule}"),

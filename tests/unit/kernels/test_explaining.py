@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium import spaces
 from envfleet.kernels import Kernel, array
 
-HISTORY, TABLE, COUNT = [], {"a": 1.0}, 0
+HISTORY, TABLE, COUNT, ODDS = [], {"a": 1.0}, 0, np.ones(3)
 def once(x): return x
 def twice(x): return 2.0 * x
 FUNCTIONS = once, twice
@@ -77,6 +77,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     _RARELY + "params.goal += 2.0": ("writes to a parameter", "field of the state"),
     _RARELY + "params.goals[0] = 2.0": ("writes to a parameter", "field of the state"),
     "params.goals[0] = 2.0": ("read-only", "the state"),
+    _RARELY + "ODDS[0] = 2.0": ("a constant", "field of the state"),
     "state.cells = np.zeros(3)": ("'cells'", "state.cells[:] = values"),
     _RARELY + "state.cells = np.zeros(3)": ("'cells'", "state.cells[:] = values"),
     "state.x = np.ones(2)": ("'x'", "array", "assign a number"),
@@ -195,8 +196,8 @@ def test_writing_to_the_action_is_refused(tmp_path: Path) -> None:
     head = "class Mine(Base):\n    action_space = spaces.Box(-1, 1, (2,), np.float32)\n    @staticmethod\n"
     cases = [
         ("action[0] = 1.0", "read-only"),
-        (_RARELY + "action[0] = 1.0", r"`action\[0\] = 1.0`.*writes to a parameter, an action or"),
-        ("half = action[:1]\n        if state.x > 1e9: half *= 2.0", "writes to a parameter, an action or"),
+        (_RARELY + "action[0] = 1.0", r"`action\[0\] = 1.0`.*writes to a parameter, an action, a constant or"),
+        ("half = action[:1]\n        if state.x > 1e9: half *= 2.0", "writes to a parameter, an action, a constant or"),
     ]
     for line, clue in cases:
         body = f"    def step(state, action, rng, params):\n        {line}\n        return 1.0, 0\n"
@@ -215,7 +216,7 @@ def test_writing_to_an_action_of_several_parts_is_refused(tmp_path: Path, line: 
             {_RARELY}{line}
             return 1.0, False
     """
-    with pytest.raises(KernelError, match=r"mine\.py:\d+ .*writes to a parameter, an action or"):
+    with pytest.raises(KernelError, match=r"mine\.py:\d+ .*writes to a parameter, an action, a constant or"):
         check(load(tmp_path, text))
 
 

@@ -191,5 +191,7 @@ def test_assignments_that_lose_a_part_are_refused(to_ptx: Compiler) -> None:
 
 @pytest.mark.parametrize(("entry", "line"), [("reset", r"params\.goals\[0\] = 0\.5"), ("observe", r"state\.n = 1")])
 def test_what_may_only_be_read_is_not_written(to_ptx: Compiler, entry: str, line: str) -> None:
-    with pytest.raises(KernelError, match=f"`{line}`.* writes to a parameter, an action or, in observe, the state"):
+    with pytest.raises(
+        KernelError, match=f"`{line}`.* writes to a parameter, an action, a constant or, in observe, the state"
+    ):
         to_ptx(Writer, False, entry)
