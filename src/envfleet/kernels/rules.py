@@ -125,6 +125,8 @@ class Rules:
     def resolve_setattr(self, record: Any, name: str, value: Any) -> Any:
         """Refuse to write to parameters, to whole arrays, and what a field would lose a part of."""
         types = self._types
+        if not isinstance(record, types.Record):
+            return self._ask("resolve_setattr", record, name, value)
         field = self.resolve_getattr(record, name)
         given = types.unliteral(value.type if isinstance(value, types.Optional) else value)
         if self._is_read_only(record):
