@@ -23,7 +23,7 @@ _WRITING = {"static_setitem", *(getattr(operator, f"i{name}") for name in _IN_PL
 
 
 def check_returns(spec: KernelSpec) -> None:
-    """Check that no way through `step` ends without a result, which numba compiles.
+    """Check that no way through `step` ends without a result, or with None in it, which numba compiles.
 
     Raises:
         KernelError: One does; names the line.
@@ -31,11 +31,12 @@ def check_returns(spec: KernelSpec) -> None:
     code, is_none = spec.step.__code__, False
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_CONST", "RETURN_CONST"):
-            is_none = instruction.argval is None
+            given = instruction.argval
+            is_none = given is None or (isinstance(given, tuple) and None in given)
         if is_none and instruction.opname in ("RETURN_CONST", "RETURN_VALUE"):
             place = describe_line(code.co_filename, line_of(code, instruction), code.co_name)
             raise KernelError(
-                f"{spec.name}, {place}: it returns nothing on some way through: end it by `return reward, terminated`"
+                f"{spec.name}, {place}: it returns None on some way through: end it by `return reward, terminated`"
             )
         is_none = is_none and instruction.opname == "LOAD_CONST"
 

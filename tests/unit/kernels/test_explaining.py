@@ -84,6 +84,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "return sped, False": ("sped", "not defined"),
     _RARELY + "return sped, False": ("sped", "not defined"),
     _RARELY + "return math.sinus(1.0), False": ("math.sinus", "does not exist"),
+    _RARELY + "return None, False": ("returns None", "return reward, terminated"),
     "return np.random.rand(), False": ("np.random.rand", "draw from `rng`, as in `rng.random()`"),
     "return random.random(), False": ("random.random", "draw from `rng`, as in `rng.random()`"),
     "return rng.gamma(3), False": ("rng.gamma", "uniform"),
@@ -272,7 +273,7 @@ def test_a_wrong_result_of_step(tmp_path: Path, body: str) -> None:
 def test_a_step_that_does_not_always_return(tmp_path: Path) -> None:
     text = "class Mine(Base):\n    @staticmethod\n    def step(state, action, rng, params):\n"
     text += "        if state.n < 1000:\n            return 1.0, False\n"
-    with pytest.raises(KernelError, match=r"mine\.py:\d+, in step.*returns nothing on some way through: end it"):
+    with pytest.raises(KernelError, match=r"mine\.py:\d+, in step.*returns None on some way through: end it"):
         check(load(tmp_path, text))
 
 
