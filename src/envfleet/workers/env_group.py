@@ -232,7 +232,7 @@ class EnvGroup:
         if columns is not None and columns.is_dirty:
             columns.clear(which)
             columns.is_dirty = rows is not None
-        self.log.steps.append((rows, values))
+        self.log.steps.append(values if rows is None else dict(zip(rows, values, strict=True)))
         self.log.count += 1
         self._turn += 1
         line[TURN], line[PHASE] = self._turn, STEPPING

@@ -9,7 +9,7 @@ import itertools
 import os
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,19 +56,19 @@ class EpisodeLog:
         num_envs: Sub-environments of the group.
 
     Attributes:
-        steps: Rows (`None` for all) and actions of each step, which the group appends.
+        steps: Actions of each step, which the group appends: a list of all rows' or, by row, those of some.
         count: Steps so far, which the group counts.
         build_seeds: What each sub-environment was built with.
         last_seeds: What each sub-environment was last reset with.
     """
 
     def __init__(self, num_envs: int) -> None:
-        self.steps: collections.deque[tuple[Sequence[int] | None, list[Any]]] = collections.deque(maxlen=_MAX_STEPS)
+        self.steps: collections.deque[list[Any] | dict[int, Any]] = collections.deque(maxlen=_MAX_STEPS)
         self.build_seeds: list[int | None] = [None] * num_envs
         self.last_seeds: list[int | None] = [None] * num_envs
         self.count = 0
         self._starts: list[int] = [0] * num_envs
-        self._origins: list[Origin | None] = [None] * num_envs
+        self._origins: list[tuple[Any, ...] | None] = [None] * num_envs  # fields of an `Origin`
 
     def limit(self, step_bytes: int) -> None:
         """Keep fewer steps if the actions of one take many bytes."""
@@ -79,8 +79,7 @@ class EpisodeLog:
         """Note that an episode begins; call it just before the reset."""
         if seed is not None:
             self.last_seeds[row] = seed
-        rng_state = rng_state_of(env) if seed is None else None
-        self._origins[row] = Origin(seed, options, rng_state, self.build_seeds[row])
+        self._origins[row] = seed, options, rng_state_of(env) if seed is None else None, self.build_seeds[row]
         self._starts[row] = self.count
 
     def resume(self, row: int) -> None:
@@ -93,13 +92,8 @@ class EpisodeLog:
         first = self.count - len(self.steps)
         if self._starts[row] < first:
             return None
-        found = []
-        for rows, actions in itertools.islice(self.steps, self._starts[row] - first, None):
-            if rows is None:
-                found.append(actions[row])
-            elif row in rows:
-                found.append(actions[rows.index(row)])
-        return found
+        steps = itertools.islice(self.steps, self._starts[row] - first, None)
+        return [actions[row] for actions in steps if isinstance(actions, list) or row in actions]
 
     def record(self, row: int, builder: EnvBuilder, verb: str, error: BaseException, env_index: int) -> bytes | str:
         """Pickle what it takes to run a row's episode again; returns the reason where that is impossible."""
@@ -108,7 +102,9 @@ class EpisodeLog:
             return "it is unknown how its episode began, as after set_state()"
         if actions is None:
             return "its episode is longer than the actions that are kept"
-        record = ReplayRecord(builder, origin, actions, verb, type(error).__qualname__, text_of(error), env_index)
+        record = ReplayRecord(
+            builder, Origin(*origin), actions, verb, type(error).__qualname__, text_of(error), env_index
+        )
         try:
             data: bytes = cloudpickle.dumps(record)
         except Exception as reason:  # noqa: BLE001  # whatever a foreign __reduce__ may raise

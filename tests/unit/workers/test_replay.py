@@ -167,7 +167,7 @@ def log_of(num_envs: int) -> EpisodeLog:
 
 def note(log: EpisodeLog, rows: list[int] | None, actions: list[Any]) -> None:
     """Note a step as the group does, which holds the log by its attributes."""
-    log.steps.append((rows, actions))
+    log.steps.append(actions if rows is None else dict(zip(rows, actions, strict=True)))
     log.count += 1
 
 
