@@ -31,6 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
 _SGEMM = "envfleet_sgemm"
+_THIN = 32  # inputs or outputs of a layer, with more rows
 _PART = 1024  # rows, whose way through a network stays in the cache
 
 LINEAR, RELU, TANH = range(3)
@@ -161,23 +162,18 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
         if outputs == 1:
             weights = values[weight : weight + inputs]
             for row in range(count):
-                total = biases[0]
+                total = np.float32(0)
                 for column in range(inputs):
                     total += given[row, column] * weights[column]
                 made[row, 0] = total
+        elif min(inputs, outputs) < _THIN < count:  # OpenBLAS takes twice as long to transpose in such a product
+            turned = np.ascontiguousarray(matrix(values, weight, outputs, inputs).T)
+            _multiply(given, turned, made, False, False)
         else:
             _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
-            _add(made, biases)
-        _activate(made.ravel(), activation)
+        _finish(made, biases, activation)
         given = made
     return given
-
-
-@compiled
-def _add(rows: F32, biases: F32) -> None:
-    for row in range(rows.shape[0]):
-        for column in range(rows.shape[1]):
-            rows[row, column] += biases[column]
 
 
 @compiled
@@ -192,13 +188,15 @@ def tanh(value: np.float32) -> np.float32:
 
 
 @compiled
-def _activate(numbers: F32, activation: int) -> None:
-    if activation == RELU:
-        for place in range(numbers.size):
-            numbers[place] *= np.float32(numbers[place] > 0)  # a product is vectorised, a choice is not
-    elif activation == TANH:
-        for place in range(numbers.size):
-            numbers[place] = tanh(numbers[place])
+def _finish(products: F32, biases: F32, activation: int) -> None:
+    """Add a layer's biases to its products, and do to them what the layer does."""
+    for row in range(products.shape[0]):
+        for column in range(products.shape[1]):
+            products[row, column] += biases[column]
+            if activation == RELU:
+                products[row, column] *= np.float32(products[row, column] > 0)  # is vectorised, a choice is not
+            elif activation == TANH:
+                products[row, column] = tanh(products[row, column])
 
 
 @compiled
