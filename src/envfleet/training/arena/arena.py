@@ -223,13 +223,12 @@ class Arena:
             after = np.array(observations)
             after[rows] = self._pack(self.fleet.final_observations)[rows]
         shaped = self._shape(rewards, winners, infos, rows, after)
-        terminated, truncated = np.tile((terminated, truncated), self._views)
-        seats, seen = self.seats, self._by_seat(after)[self.seats]
-        transitions = Transitions(
-            self._seen, self._given, shaped[seats], terminated[seats], truncated[seats], seen, seats
-        )
+        seats, envs, seen = self.seats, self.seats % self.num_envs, self._by_seat(after)[self.seats]
+        ends = terminated[envs], truncated[envs]
+        transitions = Transitions(self._seen, self._given, shaped[seats], *ends, seen, seats)
         self._observations = observations
-        self._sums += rewards, shaped[: self.num_envs], np.ones(self.num_envs)
+        self._sums[:2] += rewards, shaped[: self.num_envs]
+        self._sums[2] += 1
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
         return ArenaStep(self._look(), transitions, results)
 
