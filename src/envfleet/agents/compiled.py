@@ -1,8 +1,8 @@
 """Passes through networks of dense layers, their gradients and Adam, compiled by numba, with SciPy's BLAS for products.
 
 In batches of 256 what surrounds the products of matrices takes longer in torch than the products. Here all parameters
-of a network lie in one buffer, nothing is allocated between products, and the GIL is released. Functions take arrays of
-float32 in C order. Where numba or SciPy is missing, agents use torch; nothing here may be called then.
+of a network lie in one buffer, nothing is allocated between products, and whole updates release the GIL. Functions take
+arrays of float32 in C order. Where numba or SciPy is missing, agents use torch; nothing here may be called then.
 """
 
 from __future__ import annotations
@@ -43,16 +43,24 @@ def is_available() -> bool:
     return numba is not None
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Function, *, releases_gil: bool = False) -> Function:
     """Compile a function at its first call; machine code is kept on the disk."""
     if numba is None:
         return function
-    made = numba.njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")(function)
+    made = numba.njit(nogil=releases_gil, cache=True, fastmath=_FAST, error_model="numpy")(function)
     # What is cached holds code of this file, too, but numba looks only at the function's own for changes.
     cached = made._cache._cache_file  # noqa: SLF001
     cached._source_stamp = (cached._source_stamp, Path(__file__).stat().st_mtime)  # noqa: SLF001
     result: Function = made
     return result
+
+
+def compiled_beside(function: Function) -> Function:
+    """Compile a function that takes long, and leaves the interpreter to other threads.
+
+    To wake one of them takes as long as a short function, and to wait for the interpreter afterwards takes longer.
+    """
+    return compiled(function, releases_gil=True)
 
 
 def use_one_thread() -> None:

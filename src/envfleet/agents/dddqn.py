@@ -137,7 +137,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return indices
 
 
-@compiled.compiled
+@compiled.compiled_beside
 def _learn(sample: Batch, network: Learned, target: F32, tau: float, work: Workspace) -> tuple[float, float, F32]:
     """Make one update, and go a share `tau` of the way with the target; return loss, mean value and errors."""
     layers = network.layers[0]

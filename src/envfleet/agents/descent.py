@@ -28,6 +28,7 @@ class Flat:
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.parameters = list(parameters)
         self._tensor = _join(self.parameters)
+        self._values = np.empty(0, np.float32)
 
     @property
     def tensor(self) -> Tensor:
@@ -39,8 +40,9 @@ class Flat:
     @property
     def values(self) -> F32:
         """The same memory, if it is the CPU's."""
-        values: F32 = self.tensor.numpy()
-        return values
+        if self._values.__array_interface__["data"][0] != self.tensor.data_ptr():
+            self._values = self.tensor.numpy()  # only now and then: it lets other threads have the interpreter
+        return self._values
 
     def follow(self, other: Flat, tau: float) -> None:
         """Go a share of the way to others of the same form, all of it with `tau=1`."""
@@ -70,7 +72,8 @@ class Adam(Flat):
     ) -> None:
         super().__init__(parameter for parameter in parameters if parameter.requires_grad)
         self.learning_rate, self._max_norm, self._epsilon, self.count = learning_rate, max_norm, epsilon, 0
-        self.means, self.squares, self._gradient = (torch.zeros_like(self._tensor) for _ in range(3))
+        self._gradient, self.means, self.squares = (torch.zeros_like(self._tensor) for _ in range(3))
+        self._arrays = Flat((self._gradient, self.means, self.squares))
 
     def descend(self, loss: Tensor) -> None:
         """Take one step down a loss, with gradients of these parameters only."""
@@ -107,9 +110,9 @@ class Adam(Flat):
             layers: Of the networks whose parameters these are; see `layers_of`.
         """
         self.count += 1
-        arrays = (self.values, self._gradient.numpy(), self.means.numpy(), self.squares.numpy())
+        gradients, means, squares = self._arrays.values.reshape(3, -1)
         settings = (self.learning_rate, self._epsilon, self._max_norm or 0.0)
-        return Learned(*arrays, layers, self.count, *settings)
+        return Learned(self.values, gradients, means, squares, layers, self.count, *settings)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""

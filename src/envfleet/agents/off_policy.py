@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents.actions import Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32
-from envfleet.agents.descent import Adam, Means, layers_of, workspace
+from envfleet.agents.descent import Adam, Flat, Means, layers_of, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, Positive
 from envfleet.agents.n_step import NStepWriter
 from envfleet.agents.networks import Critics, network_of
@@ -31,12 +32,12 @@ class Learnt(NamedTuple):
     Attributes:
         figures: Losses and others by name, means over the updates.
         num_updates: Of the agent so far.
-        acting: Parameters to act by, `(P,)`; `None` where those that learn act.
+        acting: Parameters to act by, float32 `(P,)`; `None` where those that learn act.
     """
 
     figures: dict[str, float]
     num_updates: int
-    acting: Tensor | None
+    acting: F32 | None
 
 
 class OffPolicyAgent(Agent[Config]):
@@ -53,6 +54,7 @@ class OffPolicyAgent(Agent[Config]):
 
     replay: ReplayBuffer
     _acting: nn.ParameterDict  # where updates are compiled: "actor" to act by, which stay as they are until `publish`
+    _acts_by: Flat  # the same memory, or that of another agent whose weights this one shares
     _compiled: Adam | None  # of the network that acts
     _num_noises = 0  # arrays of standard normal noise, each like the actions of a batch, that a compiled update needs
     _noise: ColouredNoise | None = None
@@ -90,7 +92,7 @@ class OffPolicyAgent(Agent[Config]):
     def _act_by(self, learned: Adam) -> Adam:
         """Act by a copy of parameters, which follows them in `publish`."""
         self._acting = nn.ParameterDict({"actor": nn.Parameter(learned.tensor.clone(), requires_grad=False)})
-        self._memories["acting"] = self._acting
+        self._acts_by, self._memories["acting"] = Flat(self._acting.values()), self._acting
         return learned
 
     def update(self, num_updates: int = 1) -> dict[str, float]:
@@ -125,7 +127,8 @@ class OffPolicyAgent(Agent[Config]):
 
     def _arrays(self, batch: Batch) -> tuple[Batch, tuple[F32, ...]]:
         """Return what compiled code learns from, so that a thread that learns need not wait for the interpreter."""
-        return batch.arrays(), tuple(self.random.normal(batch.actions).numpy() for _ in range(self._num_noises))
+        actions = torch.as_tensor(batch.actions)
+        return batch.arrays(), tuple(self.random.normal(actions).numpy() for _ in range(self._num_noises))
 
     def learn(self, batches: Iterable[Any], learning_rate: float) -> Learnt:
         """Make gradient updates; if they are compiled, what acts stays as it is until `publish`.
@@ -141,31 +144,37 @@ class OffPolicyAgent(Agent[Config]):
         for batch in batches:
             means.add(self._learn_compiled(*batch) if self.is_compiled else self._learn(batch.to(self.device)))
             self.num_updates += 1
-        acting = None if self._compiled is None else self._compiled.tensor.clone()
+        acting = None if self._compiled is None else self._compiled.values.copy()
         return Learnt(means.result(), self.num_updates, acting)
 
     def publish(self, learnt: Learnt) -> dict[str, float]:
         """Act by what was learned from now on; return its figures."""
         if learnt.acting is not None:
-            self._acting["actor"].copy_(learnt.acting)
+            self._acts_by.values[:] = learnt.acting
         return learnt.figures
 
     def set_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over the weights of another agent of the same form."""
         super().set_weights(weights)
         if self._compiled is not None:
-            self._acting["actor"].copy_(self._compiled.tensor)
+            self._acts_by.values[:] = self._compiled.values
 
     def share_weights(self, other: Agent[Any]) -> None:
         """Use the weights of another agent of the same form from now on, and act by those that it acts by."""
         super().share_weights(other)
         if self._compiled is not None:
-            self._acting = other._acting  # type: ignore[attr-defined]  # noqa: SLF001 (of the same class)
+            self._acts_by = other._acts_by  # type: ignore[attr-defined]  # noqa: SLF001 (of the same class)
+
+    def _inputs(self, observations: NDArray[Any]) -> Any:
+        """Return tensors, or arrays where acting is compiled and observations are floats."""
+        if self._compiled is None or observations.dtype.kind != "f":
+            return super()._inputs(observations)
+        return np.ascontiguousarray(observations, np.float32).reshape(len(observations), -1)
 
     def _choose(self, inputs: Tensor, noise: F32 | None) -> NDArray[Any]:
         if self._compiled is None:
             return self._choose_by_torch(inputs, noise)
-        return self._choose_compiled(self._acting["actor"].numpy(), inputs.numpy(), noise)
+        return self._choose_compiled(self._acts_by.values, np.asarray(inputs), noise)
 
     @abc.abstractmethod
     def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> NDArray[Any]:

@@ -23,7 +23,7 @@ _SMALLEST_ERROR = 1e-3
 
 
 class Batch(NamedTuple):
-    """B transitions drawn from a buffer: tensors on its device, or arrays for compiled code.
+    """B transitions drawn from a buffer: tensors on its device, or arrays.
 
     Attributes:
         observations: `(B, …)`, as they are held; for compiled code float32 `(B, inputs)`.
@@ -44,14 +44,20 @@ class Batch(NamedTuple):
     indices: NDArray[np.int64]
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch with its tensors on a device; those that are there are not copied."""
-        return Batch._make((*(column.to(device) for column in self[:-1]), self.indices))
+        """Return the batch as tensors on a device; what is there is not copied."""
+        return Batch._make((*(torch.as_tensor(column, device=device) for column in self[:-1]), self.indices))
 
     def arrays(self) -> Batch:
         """Return the batch as compiled code reads it; where it can, without copies."""
-        observations, following = encode(self.observations), encode(self.next_observations)
-        columns = (observations, *self[1:4], following, self.weights)
-        return Batch._make((*(column.contiguous().numpy() for column in columns), self.indices))
+        columns = (_rows(self.observations), *self[1:4], _rows(self.next_observations), self.weights)
+        return Batch._make((*map(np.ascontiguousarray, columns), self.indices))
+
+
+def _rows(observations: Any) -> NDArray[np.float32]:
+    array = np.asarray(observations)
+    is_plain = array.dtype == np.float32 and array.ndim == 2  # torch takes longer to find out
+    rows: NDArray[np.float32] = array if is_plain else encode(torch.from_numpy(array)).numpy()
+    return rows
 
 
 class ReplayBuffer:
@@ -154,18 +160,27 @@ class ReplayBuffer:
         Raises:
             InvalidArgument: The buffer is empty.
         """
+        return self._draw(batch_size).to(self.device)
+
+    def _draw(self, batch_size: int) -> Batch:
         if not self._size:
             raise InvalidArgument("sample() of an empty replay buffer: add transitions first")
         if self.priorities is None:
             indices, weights = self._rng.integers(self._size, size=batch_size), np.ones(batch_size, np.float32)
         else:
             indices, weights = self.priorities.draw(batch_size, self._size, self._rng)
-        places = torch.from_numpy(indices).to(self.device)
-        columns = (column.index_select(0, places) for column in self._columns)
-        return Batch._make((*columns, torch.from_numpy(weights).to(self.device), indices))
+        if not self._is_host:
+            places = torch.from_numpy(indices).to(self.device)
+            return Batch._make((*(column[places] for column in self._columns), weights, indices))
+        columns = zip(self._arrays, self._forms, strict=True)
+        return Batch._make(
+            (*(array.take(indices, 0).reshape(-1, *shape) for array, (shape, _) in columns), weights, indices)
+        )
 
     def batches(self, count: int, batch_size: int) -> Iterator[Batch]:
         """Draw as `sample` does `count` times; without priorities several batches are gathered at once.
+
+        Those of a buffer on the CPU are arrays.
 
         Raises:
             InvalidArgument: The buffer is empty.
@@ -173,7 +188,7 @@ class ReplayBuffer:
         most = _GATHERED if self.priorities is None else 1  # priorities may change in between
         for first in range(0, count, most):
             rows = min(most, count - first) * batch_size
-            joint = self.sample(rows)
+            joint = self._draw(rows)
             for start in range(0, rows, batch_size):
                 part = slice(start, start + batch_size)
                 yield joint if rows == batch_size else Batch._make(column[part] for column in joint)

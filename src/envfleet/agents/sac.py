@@ -147,7 +147,7 @@ class _Proposals(NamedTuple):
     spreads: F32
 
 
-@compiled.compiled
+@compiled.compiled_beside
 def _learn(
     sample: Batch, noises: tuple[F32, F32], actor: Learned, critics: Learned, targets: F32, temperature: Learned,
     settings: _Settings, work: Workspace,

@@ -114,7 +114,7 @@ class _Settings(NamedTuple):
     penalty: float
 
 
-@compiled.compiled
+@compiled.compiled_beside
 def _fit_critics(
     sample: Batch, noise: F32, critics: Learned, layers: NDArray[np.int64], target_actor: F32, target_critics: F32,
     settings: _Settings, work: Workspace,
@@ -133,7 +133,7 @@ def _fit_critics(
     return compiled.fit_critics(critics, inputs, goals, work)
 
 
-@compiled.compiled
+@compiled.compiled_beside
 def _fit_actor(
     observations: F32, actor: Learned, critics: F32, critic: NDArray[np.int64], target_actor: F32, target_critics: F32,
     settings: _Settings, work: Workspace,

@@ -138,6 +138,8 @@ def test_players_that_share_weights_follow_and_copies_do_not() -> None:
     assert np.array_equal(copied.act_batch(rows, deterministic=True), before)
     learn([copied], 5)
     assert np.array_equal(copied.act_batch(rows, deterministic=True), after)
+    acting = [agent.state_dict()["memories"]["acting"]["actor"] for agent in (copied, learner)]
+    assert torch.equal(*acting)
 
 
 def test_what_is_not_finite_is_reported() -> None:

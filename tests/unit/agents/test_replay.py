@@ -39,7 +39,8 @@ def test_batches_are_those_drawn_one_by_one(by_priority: bool) -> None:
         add(replay, 0, 7)
         if replay.priorities is not None:
             replay.priorities.set_errors(np.arange(7), np.arange(7))
-    for batch in together.batches(19, 5):
+    for drawn in together.batches(19, 5):
+        batch = drawn.to(torch.device("cpu"))
         alone = apart.sample(5)
         assert batch.indices.tolist() == alone.indices.tolist()
         for name in ("observations", "actions", "rewards", "discounts", "next_observations", "weights"):
