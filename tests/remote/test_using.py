@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 import envfleet
 from envfleet.cli.app import app
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import find_config, parse_config
+from envfleet.training.config import RunOptions, find_config, parse_config
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.trainer import Trainer
-from envfleet.training.options import RunOptions
 
 CONFIG = find_config("turbofan_ppo")
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from envfleet.envs.games import Game
-    from envfleet.training.config.phases import Environment
     from envfleet.training.games import Rink
     from envfleet.training.games.showing import Moment
+    from envfleet.training.phases import Environment
 
 _FPS = 30.0
 Checkpoint = Annotated[
@@ -233,7 +233,7 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
     from pydantic import ValidationError
 
     from envfleet.training.config import read_config
-    from envfleet.training.config.phases import Environment
+    from envfleet.training.phases import Environment
 
     kwargs = parse_env_kwargs(env_args)
     if env is not None:

@@ -136,8 +136,7 @@ def set_threads(count: int) -> None:
 
 
 def _configuration(config: str | None, env: str | None, agent: str | None, transitions: int | None) -> RunConfig:
-    from envfleet.training.config import read_config, shipped_names  # before torch is imported
-    from envfleet.training.config.reading import config_for
+    from envfleet.training.config import config_for, read_config, shipped_names  # before torch is imported
 
     if config is not None:
         refuse_given({"--env": env, "--agent": agent}, f"CONFIG {config!r} names environment and agent itself")

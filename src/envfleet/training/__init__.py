@@ -2,14 +2,21 @@
 
 from typing import TYPE_CHECKING, Any
 
+from envfleet.errors import MissingDependency
+
+try:
+    import pydantic as _pydantic  # noqa: F401  # so that what is missing is said once, and how to get it
+except ImportError as error:
+    raise MissingDependency("training needs pydantic, which is not installed: pip install 'envfleet[train]'") from error
+
 if TYPE_CHECKING:
+    from envfleet.training.config import RunOptions
     from envfleet.training.loop.trainer import Trainer
-    from envfleet.training.options import RunOptions
     from envfleet.training.single_run import RunResult, resume, train, train_single_run
 
 __all__ = ["RunOptions", "RunResult", "Trainer", "resume", "train", "train_single_run"]
 
-_MODULES = {"RunOptions": "options", "Trainer": "loop.trainer"}
+_MODULES = {"RunOptions": "config", "Trainer": "loop.trainer"}
 
 
 def __getattr__(name: str) -> Any:

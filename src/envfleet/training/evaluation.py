@@ -25,10 +25,10 @@ from envfleet.agents import load_agent
 from envfleet.envs.games import Game, known_games
 from envfleet.errors import InvalidArgument
 from envfleet.sources import names_kernel
-from envfleet.training.config.phases import SCRIPT
 from envfleet.training.folder import agents_in
 from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
 from envfleet.training.games.players import Player, Policy, Seated, seat_player
+from envfleet.training.phases import SCRIPT
 
 _Z_95 = 1.959963984540054  # standard deviations that leave out 2.5 % on either side
 _ANCHOR_SIGMA = 0.1

@@ -19,8 +19,7 @@ from envfleet.agents import Agent, saving
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
 from envfleet.machine import cpu_model, version_of, whole_cores
-from envfleet.training.config import RunConfig, parse_config
-from envfleet.training.config.reading import read_json
+from envfleet.training.config import RunConfig, parse_config, read_json
 
 BEST = "best.pt"
 RESUME_FILE = "resume.pt"

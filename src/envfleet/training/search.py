@@ -17,11 +17,9 @@ from rich.console import Console
 
 from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
 from envfleet.files import write_whole
-from envfleet.training.config import RunConfig, read_config
-from envfleet.training.config.reading import change_config, read_json
+from envfleet.training.config import RunConfig, RunOptions, change_config, read_config, read_json
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.folder import RESUME_FILE, reserve
-from envfleet.training.options import RunOptions
 from envfleet.training.records.figures import new_figure, save_figure, style
 from envfleet.training.records.progress import ProgressBar
 from envfleet.training.single_run import resume, train

@@ -18,12 +18,10 @@ from types import FrameType
 from typing import Any, Literal
 
 from envfleet.files import NO_ROOM
-from envfleet.training.config import RunConfig, read_config
-from envfleet.training.config.reading import change_config
+from envfleet.training.config import Backend, RunConfig, RunOptions, change_config, read_config
 from envfleet.training.events import LEARNER, Examination, Observer, find_observers
 from envfleet.training.folder import reserve
 from envfleet.training.loop.trainer import Trainer
-from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
 
 RUNS = "results/runs"

@@ -12,7 +12,7 @@ from rl_hockey.common.training.older_files import modernise, read_older
 from envfleet.agents import DDDQNConfig, SACConfig, TD3Config
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import RunConfig, agent_config, parse_config
-from envfleet.training.config.phases import shares_of
+from envfleet.training.phases import shares_of
 
 SHAPING = {
     "N": 600, "K": 400, "CLOSENESS_START": 20.0, "CLOSENESS_FINAL": 1.5, "TOUCH_START": 15.0, "TOUCH_FINAL": 1.0,

@@ -18,9 +18,9 @@ from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.training.arena.shaping import RewardShaper, Shaping, find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import Phase
 from envfleet.training.events import Results
 from envfleet.training.opponents.opponents import Entry, Opponents
+from envfleet.training.phases import Phase
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

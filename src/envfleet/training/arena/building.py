@@ -18,11 +18,10 @@ from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.shaping import find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import Phase, RunConfig, agent_config
-from envfleet.training.config.phases import Environment
+from envfleet.training.config import RunConfig, RunOptions, agent_config
 from envfleet.training.opponents.opponents import check_opponents, needs_learner
 from envfleet.training.opponents.pool import experienced
-from envfleet.training.options import RunOptions
+from envfleet.training.phases import Environment, Phase
 
 
 def check_phases(phases: Sequence[Phase]) -> None:

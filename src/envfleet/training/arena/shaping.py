@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
-from envfleet.training.config import Phase
+from envfleet.training.phases import Phase
 
 Shaping = Callable[[NDArray[Any], NDArray[Any], NDArray[np.float64], NDArray[Any]], NDArray[np.float64]]
 """A function from observations, actions, rewards and next observations, each `(N, …)`, to rewards, `(N,)`."""

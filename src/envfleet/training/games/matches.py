@@ -23,8 +23,8 @@ from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
-from envfleet.training.config.phases import DEFAULT_GAME
 from envfleet.training.games.players import Player, Policy, Seated, check_actions, seat_player
+from envfleet.training.phases import DEFAULT_GAME
 
 _ONE, _TWO = 0, 1
 BLOCK_ROWS = 128

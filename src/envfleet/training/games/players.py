@@ -19,7 +19,7 @@ from envfleet.agents.randomness import Random
 from envfleet.envs.games import RANDOM, Game, known_game
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
-from envfleet.training.config.phases import DEFAULT_GAME
+from envfleet.training.phases import DEFAULT_GAME
 
 
 class Policy(Protocol):

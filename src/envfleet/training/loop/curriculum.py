@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from envfleet.agents.descent import Means
-from envfleet.training.config import Phase
 from envfleet.training.evaluation import wilson
 from envfleet.training.events import Examination, Results
+from envfleet.training.phases import Phase
 
 _LATEST = 100  # episodes
 

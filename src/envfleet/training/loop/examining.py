@@ -9,12 +9,12 @@ from typing import Any
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
 from envfleet.training.config import RunConfig
-from envfleet.training.config.phases import NOBODY, SCRIPT, Environment, NamedOpponent, shares_of
 from envfleet.training.evaluation import Evaluation, MeanReturn, Rating, Score, evaluate, evaluate_returns, rate
 from envfleet.training.events import LEARNER, Examination
 from envfleet.training.games.matches import Rink
 from envfleet.training.games.players import OwnPlayer, Player, Policy, seat_player
 from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.phases import NOBODY, SCRIPT, Environment, NamedOpponent, shares_of
 
 POOL = "pool"
 _SNAPSHOTS = 3  # that an evaluation plays against

@@ -19,15 +19,14 @@ from envfleet.training import events
 from envfleet.training.arena.arena import ArenaStep
 from envfleet.training.arena.building import check_phases, make_agent, make_arena
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig
-from envfleet.training.config.phases import Environment
+from envfleet.training.config import RunConfig, RunOptions
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import Tally
 from envfleet.training.loop.examining import examine
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.opponents.opponents import entries_of, needs_pool
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.options import RunOptions
+from envfleet.training.phases import Environment
 
 _LEARNED_EVERY = 1_000  # transitions
 _PROGRESS_EVERY_S = 1.0

@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 
 from envfleet.agents import Agent
 from envfleet.envs.games import Game
-from envfleet.training.config import Phase
-from envfleet.training.config.phases import (
+from envfleet.training.folder import agents_in
+from envfleet.training.games.players import OwnPlayer, seat_player
+from envfleet.training.opponents.pool import Files, Shelf, SnapshotPool, as_player, chances
+from envfleet.training.phases import (
     SCRIPT,
     Matchmaking,
     MixedOpponent,
     NamedOpponent,
+    Phase,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
     shares_of,
 )
-from envfleet.training.folder import agents_in
-from envfleet.training.games.players import OwnPlayer, seat_player
-from envfleet.training.opponents.pool import Files, Shelf, SnapshotPool, as_player, chances
 
 Player = Agent[Any] | OwnPlayer
 

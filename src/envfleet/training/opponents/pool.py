@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envfleet.agents import Agent, load_agent
-from envfleet.training.config.phases import Matchmaking
 from envfleet.training.evaluation import Rating
 from envfleet.training.folder import agents_in
+from envfleet.training.phases import Matchmaking
 
 _MEMORY = 0.95  # of a win rate, per game
 _FLOOR = 0.01  # of a weight, so that even an opponent that always loses is met now and then

@@ -17,10 +17,10 @@ import envfleet
 from envfleet.agents import SAC, SACConfig
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena, ArenaStep
-from envfleet.training.config import Phase
 from envfleet.training.loop.learners import ReplayLearner, UpdateSchedule
 from envfleet.training.opponents.opponents import Entry, myself
 from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.phases import Phase
 
 NUM_ENVS = 5
 WEAK, STRONG = Entry(name="basic_weak", script=1), Entry(name="basic_strong", script=2)

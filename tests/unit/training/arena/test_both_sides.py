@@ -18,10 +18,10 @@ from envfleet.agents.agent import Agent
 from envfleet.envs.hockey import Mode
 from envfleet.envs.hockey.game import Game
 from envfleet.training.arena.arena import Arena, ArenaStep
-from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
 from envfleet.training.opponents.opponents import Entry, myself
 from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.phases import Phase
 
 NUM_ENVS = 4
 TERMS, WHEN = ("CLOSENESS", "TOUCH", "DIRECTION"), ("START", "FINAL")

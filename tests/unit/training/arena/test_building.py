@@ -10,7 +10,7 @@ from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
 from envfleet.training import RunOptions
 from envfleet.training.arena.building import make_fleet
-from envfleet.training.config.phases import Environment
+from envfleet.training.phases import Environment
 
 HOCKEY = known_game("hockey")
 

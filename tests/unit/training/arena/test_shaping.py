@@ -11,7 +11,7 @@ from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import in_step
 from envfleet.training.arena.shaping import RewardShaper, weight_at
-from envfleet.training.config import Phase
+from envfleet.training.phases import Phase
 
 SHAPING = {
     "N": 2, "K": 4, "CLOSENESS_START": 20.0, "CLOSENESS_FINAL": 4.0, "TOUCH_START": 8.0, "TOUCH_FINAL": 0.0,

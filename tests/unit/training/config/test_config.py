@@ -21,8 +21,10 @@ from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.building import action_table_of
 from envfleet.training.config import (
-    Phase,
+    AgentSection,
+    Hyperparameters,
     RunConfig,
+    Training,
     agent_config,
     find_config,
     json_schema,
@@ -30,8 +32,7 @@ from envfleet.training.config import (
     read_config,
     shipped_names,
 )
-from envfleet.training.config.phases import Environment, Promotion, RewardBonus, RewardShaping, shares_of
-from envfleet.training.config.run import AgentSection, Hyperparameters, Training
+from envfleet.training.phases import Environment, Phase, Promotion, RewardBonus, RewardShaping, shares_of
 
 HOCKEY = known_game("hockey")
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "training.md"

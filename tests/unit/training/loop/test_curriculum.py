@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envfleet.training.config import Phase
 from envfleet.training.evaluation import wilson
 from envfleet.training.events import Results
 from envfleet.training.loop.curriculum import Tally
+from envfleet.training.phases import Phase
 
 
 def phase(name: str, **rest: Any) -> Phase:

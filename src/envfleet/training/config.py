@@ -1,28 +1,186 @@
-"""From a file to a configuration, with errors that say where in it something is wrong."""
+"""What a run is told: its configuration, a JSON file that is checked as a whole before anything starts, and options.
+
+Errors say where in a file something is wrong.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
+import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 from gymnasium import spaces
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from envfleet.errors import InvalidArgument
-from envfleet.registry import find_own
-from envfleet.training.config.phases import SCRIPTED, TAGS, Environment, describe_unknown
-from envfleet.training.config.run import RunConfig
+from envfleet.fleet.checks import check_choice, check_whole
+from envfleet.registry import AGENTS, find_own
 from envfleet.training.events import find_observers
+from envfleet.training.phases import SCRIPTED, TAGS, Curriculum, Environment, Length, Section, describe_unknown
 
-SHIPPED = Path(__file__).parents[1] / "configs"
+Backend = Literal["auto", "serial", "thread", "process", "ray", "kernel"]
+Rate = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, strict=False, allow_inf_nan=False)]
+SHIPPED = Path(__file__).parent / "configs"
 """Folder of the configurations that come with envfleet, and of their JSON schema."""
+
+
+class Hyperparameters(Section):
+    """What agents of all kinds have."""
+
+    learning_rate: Positive | None = None
+    """Of Adam; null for the agent's own."""
+    batch_size: Length | None = None
+    """Transitions per update; null for the agent's own."""
+
+
+class Pool(Section):
+    """Snapshots of the learner that opponents of type `snapshots` are drawn from."""
+
+    snapshot_every: Length = 100_000
+    """Transitions from one snapshot to the next."""
+    size: Length = 20
+    """Snapshots that are kept; of more, the oldest goes."""
+
+
+class Training(Section):
+    """How a run goes; all counts are in transitions (steps of one sub-environment as the learner saw it)."""
+
+    warmup_steps: Annotated[int, Field(ge=0)] = 10_000
+    """Transitions before the first update, with uniformly random actions unless the agent has a checkpoint_path;
+    PPO has none."""
+    updates_per_step: Rate = 1.0
+    """Gradient updates per transition; fractions add up."""
+    updates_per_round: Rate | None = None
+    """Gradient updates per round (one step of all sub-environments) instead."""
+    learn_beside: bool = True
+    """Whether compiled updates are made by a thread beside the games: the policy that acts is then one set of
+    updates old."""
+    rollout_steps: Length = 128
+    """Steps of every sub-environment between updates of PPO."""
+    learn_from_both_sides: bool = True
+    """Whether the learner learns from either side of games against itself (self_play without a checkpoint, not
+    deterministic); a step of these is two transitions then."""
+    reward_scale: Positive = 1.0
+    """What the learner's reward is multiplied by."""
+    eval_frequency: Length | None = 100_000
+    """Transitions between evaluations; null for the end only."""
+    eval_games: Length = 200
+    """Games per evaluation and opponent."""
+    eval_weak_opponent: bool = True
+    """Whether the weak scripted player is played, too."""
+    checkpoint_frequency: Length | None = 100_000
+    """Transitions between checkpoints; null for the end only."""
+    max_checkpoints: Length = 5
+    """Latest checkpoints that are kept, beside the best."""
+    pool: Pool = Pool()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.updates_per_round is not None and self.updates_per_step != 1.0:
+            raise ValueError(
+                "has updates_per_step and updates_per_round, expected one of both: updates_per_step keeps the updates "
+                "per transition whatever num_envs is"
+            )
+        return self
+
+
+class AgentSection(Section):
+    """Who learns."""
+
+    type: str = Field(
+        json_schema_extra=lambda schema: schema.update(anyOf=[{"enum": list(AGENTS)}, {"pattern": ".:."}])
+    )
+    """Or 'module:Name' of a class of your own."""
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    """Of the agent, by name."""
+    checkpoint_path: str | None = None
+    """File of a saved agent whose weights are the first ones; it then acts by them during the warm-up, too, and
+    DDDQN with its last epsilon from the first step."""
+    action_fineness: Length = 1
+    """DDDQN in games with a table of actions: levels in each direction of an axis."""
+    action_combined: bool = False
+    """DDDQN in games with a table of actions: whether one may move several axes."""
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, name: str) -> str:
+        if name not in AGENTS and ":" not in name:
+            raise ValueError(f"is {name!r}, expected one of {', '.join(map(repr, AGENTS))}, or 'module:Name'")
+        return name
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.type != "DDDQN" and (self.action_fineness, self.action_combined) != (1, False):
+            raise ValueError(
+                f"has an action_fineness or action_combined, but {self.type} does not choose among numbered actions: "
+                "leave it out, or take DDDQN"
+            )
+        return self
+
+
+class RunConfig(Section):
+    """A configuration file.
+
+    Read one with `read_config`, or make one of a dict with `parse_config`; both say what is wrong with it, and where.
+    """
+
+    curriculum: Curriculum
+    hyperparameters: Hyperparameters = Hyperparameters()
+    training: Training = Training()
+    agent: AgentSection
+    observers: list[str] = Field(default_factory=list)
+    """Classes of your own that are told what happens, as 'module:Name'."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """All randomness of the run derives from it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of a run.
+
+    Attributes:
+        num_envs: Sub-environments.
+        engine: Of a game that has several; `None` for the first of them.
+        backend: Of the fleet; `None` chooses: `"kernel"` for what is compiled, `"serial"` for one sub-environment of
+            anything else, and `"auto"`, which measures, for several.
+        workers: Threads or processes of the fleet; `None` for its own choice.
+        device: Where networks live and the replay buffer with them: `"cpu"`, `"cuda"`, `"cuda:1"`, …
+        on_failure: `"raise"`, or `"restart"`: a sub-environment that fails ends its episode as truncated and is
+            rebuilt.
+        max_minutes: The run stops after so many, evaluations included; `None` for never.
+        max_transitions: The run stops after so many; `None` for never.
+
+    Raises:
+        InvalidArgument: One of them cannot be.
+    """
+
+    num_envs: int = 1
+    engine: str | None = None
+    backend: Backend | None = None
+    workers: int | None = None
+    device: str = "cpu"
+    on_failure: Literal["raise", "restart"] = "raise"
+    max_minutes: float | None = None
+    max_transitions: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("num_envs", self.num_envs, 1)
+        check_choice("on_failure", self.on_failure, ("raise", "restart"))
+        for name in ("max_minutes", "max_transitions"):
+            value: Any = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InvalidArgument(f"{name}={value!r}: pass a number above 0, or leave it out")
+
+
+# ---------------------------------------------------------------------- files
 
 
 def shipped_names() -> list[str]:
