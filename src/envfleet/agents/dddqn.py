@@ -75,7 +75,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * min(max(progress, 0.0), 1.0)
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        indices = self._choose(inputs, None)
+        indices = self._best(inputs)
         if not deterministic:
             rng = self.random.numpy
             epsilon = self.epsilon if self.is_warm else 1.0
@@ -83,8 +83,12 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
             indices = np.where(is_random, rng.integers(len(self._choices), size=len(indices)), indices)
         return self._choices.take(indices)
 
-    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
-        indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
+    def _best(self, inputs: Tensor) -> NDArray[np.int64]:
+        if self._compiled is None:
+            indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
+        else:
+            outputs = compiled.outputs_of(self._acts_by.values, self._layers[0], np.asarray(inputs))
+            indices = outputs[:, 1:].argmax(axis=1)  # column 0 is the value of the state
         return indices
 
     def best_actions(self) -> nn.Module:
@@ -130,11 +134,6 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, errors)
         return {"loss": loss, "value": value}
-
-    def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> NDArray[np.int64]:
-        outputs = compiled.outputs_of(acting, self._layers[0], rows)
-        indices: NDArray[np.int64] = outputs[:, 1:].argmax(axis=1)
-        return indices
 
 
 @compiled.compiled_beside

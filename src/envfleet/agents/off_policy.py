@@ -104,7 +104,7 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
-        return self.publish(self.learn(*self._lesson(num_updates)))  # batches are drawn one after another
+        return self.publish(self.learn(*self.prepare(num_updates)))
 
     @property
     def can_learn_beside(self) -> bool:
@@ -116,11 +116,7 @@ class OffPolicyAgent(Agent[Config]):
         return self.is_compiled and self.replay.priorities is None
 
     def prepare(self, num_updates: int) -> tuple[Iterable[Any], float]:
-        """Draw what so many updates learn from; return the arguments of `learn`."""
-        batches, learning_rate = self._lesson(num_updates)
-        return list(batches), learning_rate
-
-    def _lesson(self, num_updates: int) -> tuple[Iterable[Any], float]:
+        """Return the arguments of `learn` for so many updates; batches are drawn as they are iterated over."""
         batches: Iterable[Any] = self.replay.batches(num_updates, self.config.batch_size)
         learning_rate = self.config.learning_rate_after(self.num_transitions)
         return (map(self._arrays, batches) if self.is_compiled else batches), learning_rate
@@ -170,19 +166,6 @@ class OffPolicyAgent(Agent[Config]):
         if self._compiled is None or observations.dtype.kind != "f":
             return super()._inputs(observations)
         return np.ascontiguousarray(observations, np.float32).reshape(len(observations), -1)
-
-    def _choose(self, inputs: Tensor, noise: F32 | None) -> NDArray[Any]:
-        if self._compiled is None:
-            return self._choose_by_torch(inputs, noise)
-        return self._choose_compiled(self._acts_by.values, np.asarray(inputs), noise)
-
-    @abc.abstractmethod
-    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> NDArray[Any]:
-        """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
-
-    def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> NDArray[Any]:
-        """Do what `_choose_by_torch` does, by parameters to act by, if the class has a `_learn_compiled`."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
@@ -261,6 +244,13 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
             return self._bounds.take(self.random.numpy.uniform(-1.0, 1.0, (len(inputs), self._bounds.size)))
         noise = None if deterministic else self._draw(rows)
         return self._bounds.take(self._choose(inputs, noise))
+
+    @abc.abstractmethod
+    def _choose(self, inputs: Tensor, noise: F32 | None) -> F32:
+        """Choose numbers from -1 to 1, `(N, size)`, for inputs of networks; explore if there is noise, of that shape.
+
+        Where updates are compiled, the parameters to choose by are those in `_acting`.
+        """
 
     def _draw(self, rows: NDArray[np.int64]) -> F32:
         if self._noise is None:

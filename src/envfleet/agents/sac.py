@@ -81,7 +81,10 @@ class SAC(ContinuousAgent[SACConfig]):
         self._networks |= {"targets": self._targets, "temperature": self._temperature}
         self._learners["temperature_optimiser"] = self._temperature_optimiser
 
-    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
+    def _choose(self, inputs: Tensor, noise: F32 | None) -> F32:
+        if self._compiled is not None:
+            noise = np.zeros((len(inputs), self._bounds.size), np.float32) if noise is None else noise
+            return _act(self._acts_by.values, self._layers[0][0], np.asarray(inputs), noise)
         free, log_stds = moments(self._actor(inputs))
         if noise is not None:
             free = free + log_stds.exp() * torch.from_numpy(noise).to(self.device)
@@ -124,10 +127,6 @@ class SAC(ContinuousAgent[SACConfig]):
         targets, settings = self._target_parts.values, _Settings(self.config.target_tau, self._target_entropy)
         figures = _learn(batch, (noises[0], noises[1]), *learned, targets, temperature, settings, self._work)
         return dict(zip(_FIGURES, figures, strict=True))
-
-    def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:
-        noise = np.zeros((len(rows), self._bounds.size), np.float32) if noise is None else noise
-        return _act(acting, self._layers[0][0], rows, noise)
 
 
 _FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")

@@ -54,11 +54,12 @@ class TD3(ContinuousAgent[TD3Config]):
         self._target_critics, self._target_critic_parts = target_of(self._critics)
         self._networks |= {"target_actor": self._target_actor, "target_critics": self._target_critics}
 
-    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
-        units: F32 = torch.tanh(self._actor(inputs)).cpu().numpy()
-        return self._explore(units, noise)
-
-    def _explore(self, units: F32, noise: F32 | None) -> F32:
+    def _choose(self, inputs: Tensor, noise: F32 | None) -> F32:
+        if self._compiled is None:
+            units: F32 = torch.tanh(self._actor(inputs)).cpu().numpy()
+        else:
+            acting, rows = self._acts_by.values, np.asarray(inputs)
+            units = np.tanh(compiled.outputs_of(acting, self._layers[0][0], rows))
         return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
@@ -101,10 +102,6 @@ class TD3(ContinuousAgent[TD3Config]):
             return figures
         loss = _fit_actor(batch.observations, self._actor_optimiser.next_step(actor), values, critics[0], *targets)
         return {**figures, "actor_loss": loss}
-
-    def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:
-        outputs = compiled.outputs_of(acting, self._layers[0][0], rows)
-        return self._explore(np.tanh(outputs), noise)
 
 
 class _Settings(NamedTuple):

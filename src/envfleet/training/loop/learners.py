@@ -99,7 +99,8 @@ class ReplayLearner:
             figures = self._agent.update(count)
             self.num_updates = self._agent.num_updates
             return figures
-        job = self._thread.submit(self._agent.learn, *self._agent.prepare(count))  # before the thread runs out of work
+        batches, learning_rate = self._agent.prepare(count)
+        job = self._thread.submit(self._agent.learn, list(batches), learning_rate)  # before it runs out of work
         figures = self.finish()
         self._job = job
         return figures
