@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import gymnasium as gym
@@ -151,12 +150,16 @@ Opponent = Annotated[
 MixedOpponent.model_rebuild()
 
 
-def shares_of(opponent: Single | MixedOpponent | None) -> list[tuple[Single, float]]:
+def shares_of(opponent: Single | MixedOpponent | None, share: float = 1.0) -> list[tuple[Single, float]]:
     """Take mixtures apart.
 
+    Args:
+        opponent: To take apart.
+        share: The chance of all of it.
+
     Returns:
-        Opponents that are no mixtures, in the order of the file, each with its chance; chances add up to 1. Entries
-        without a chance are left out. Empty without an opponent.
+        Opponents that are no mixtures, in the order of the file, each with its chance; chances add up to `share`.
+        Entries without a chance are left out. Empty without an opponent.
 
     Examples:
         >>> weak, strong = NamedOpponent(type="basic_weak", weight=3.0), NamedOpponent(type="basic_strong")
@@ -164,16 +167,12 @@ def shares_of(opponent: Single | MixedOpponent | None) -> list[tuple[Single, flo
         >>> [(entry.type, share) for entry, share in shares_of(mixed)]
         [('basic_weak', 0.75), ('basic_strong', 0.25)]
     """
-    return [] if opponent is None else [(entry, share) for entry, share in _spread(opponent, 1.0) if share > 0]
-
-
-def _spread(opponent: Single | MixedOpponent, share: float) -> Iterator[tuple[Single, float]]:
+    if opponent is None or not share:
+        return []
     if not isinstance(opponent, MixedOpponent):
-        yield opponent, share
-        return
-    total = sum(entry.weight for entry in opponent.opponents)
-    for entry in opponent.opponents:
-        yield from _spread(entry, share * entry.weight / total if total else 0.0)
+        return [(opponent, share)]
+    total = sum(entry.weight for entry in opponent.opponents) or 1.0
+    return [one for entry in opponent.opponents for one in shares_of(entry, share * entry.weight / total)]
 
 
 # ---------------------------------------------------------------------- environments
