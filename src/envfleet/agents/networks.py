@@ -140,7 +140,7 @@ class OwnEncoder(nn.Module):
         self._packing = packing
         make = find_own(network, "network")
         try:
-            self.module: nn.Module = make(packing.original) if callable(make) else make
+            self.module: nn.Module = make(packing.original)
         except TypeError as error:
             raise InvalidArgument(
                 f"network={network!r} cannot be called with the observation space ({error}): let it take that alone"

@@ -27,28 +27,22 @@ _SPACES: dict[str, tuple[type, tuple[str, ...]]] = {  # by kind: the class, and 
 }
 
 
-def write(path: str | Path, payload: Mapping[str, Any]) -> None:
+def write(path: str | Path, payload: Mapping[str, Any], *, is_trusted: bool = False) -> None:
     """Write nested dicts of tensors, arrays, numbers and text; readers see the old file or the new.
 
     Args:
         path: The file; its folder is made if there is none.
         payload: What `read` returns, with tensors for arrays.
+        is_trusted: Whether it may be whatever pickles; then whoever reads it executes what is in it.
 
     Raises:
         OSError: It cannot be written, as on a full disk; the error names the file, and the old one stays.
     """
-    _write(path, {"format": FORMAT, **portable(payload)})
-
-
-def write_trusted(path: str | Path, payload: Mapping[str, Any]) -> None:
-    """Write whatever pickles, as `write` does otherwise; whoever reads it executes what is in it."""
-    _write(path, {"format": _TRUSTED, **payload}, pickle_protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def _write(path: str | Path, payload: Mapping[str, Any], **options: Any) -> None:
+    content = {"format": _TRUSTED, **payload} if is_trusted else {"format": FORMAT, **portable(payload)}
+    protocol = pickle.HIGHEST_PROTOCOL if is_trusted else torch.serialization.DEFAULT_PROTOCOL
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         try:
-            torch.save(payload, file, **options)
+            torch.save(content, file, pickle_protocol=protocol)
         except RuntimeError as error:
             if isinstance(error.__context__, OSError):  # such as a full disk, which PyTorch's archive talks over
                 raise error.__context__ from None
@@ -56,7 +50,7 @@ def _write(path: str | Path, payload: Mapping[str, Any], **options: Any) -> None
 
 
 def read(path: str | Path, *, is_trusted: bool = False) -> dict[str, Any]:
-    """Read what `write` wrote, or `write_trusted` if it `is_trusted`, all tensors on the CPU.
+    """Read what `write` wrote, `is_trusted` or not, all tensors on the CPU.
 
     Raises:
         InvalidArgument: There is no such file, or it holds something else.

@@ -156,7 +156,7 @@ class RunFolder:
         """
         path = self.checkpoints / f"{transitions:012d}.pt"
         agent.save(path, "weights")
-        saving.write_trusted(self.path / RESUME_FILE, state)
+        saving.write(self.path / RESUME_FILE, state, is_trusted=True)
         for old in self._numbered()[:-max_kept]:
             old.unlink()
         return path

@@ -298,7 +298,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     agent.save(path)
     before = path.read_bytes()
 
-    def half(payload: Any, file: Any) -> None:
+    def half(payload: Any, file: Any, **_: Any) -> None:
         file.write(b"half")
         raise OSError(errno.ENOSPC, "disk full")
 
