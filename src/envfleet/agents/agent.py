@@ -257,11 +257,6 @@ class Agent(abc.ABC, Generic[Config]):
         is_registered = name in AGENTS and resolve(AGENTS[name]) is cls
         return name if is_registered else f"{cls.__module__}:{cls.__qualname__}"
 
-    @property
-    def learns_by(self) -> str:
-        """Return a short description of how updates are made."""
-        return "compiled updates" if self.is_compiled else f"updates by torch on {self.device}"
-
     def __repr__(self) -> str:
         return (
             f"<{self.name} for {self.num_envs} sub-environments: {self.num_transitions:,} transitions, "

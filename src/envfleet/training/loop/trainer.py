@@ -201,12 +201,13 @@ class Trainer:
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
         self._watch.speed(self.transitions)
+        updates = "compiled updates" if self.agent.is_compiled else f"updates by torch on {self.agent.device}"
         self._tell(
             events.Began,
             run_name="run" if self._folder is None else self._folder.name,
             agent=self.agent.name,
             num_envs=self.options.num_envs,
-            plan=f"{self._arena.plan}, {self.agent.learns_by}",
+            plan=f"{self._arena.plan}, {updates}",
             phases=tuple(phase.name for phase in self.tally.phases),
             folder=None if self._folder is None else self._folder.path,
         )
