@@ -82,7 +82,6 @@ class Arena:
         seed: Of the draws of opponents.
         reward_scale: What all rewards are multiplied by.
         has_both_sides: Whether the learner learns from either side of games against itself.
-        has_states: Whether states of the fleet can be brought back in another one; a service keeps its fleet's own.
         stopwatch: Told where the time goes.
 
     Attributes:
@@ -107,11 +106,10 @@ class Arena:
         seed: np.random.SeedSequence,
         reward_scale: float = 1.0,
         has_both_sides: bool = False,
-        has_states: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         self.fleet, self.game = fleet, game
-        self.has_states = has_states and fleet.engine.traits.has_states
+        self.has_states = fleet.engine.traits.has_states
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs = fleet.num_envs
         self.single_observation_space: Any = fleet.single_observation_space
@@ -248,9 +246,7 @@ class Arena:
                 arrays = (self._observations, self._actions, seen)
                 before, actions, after = arrays if self.game is None else (array[:, player] for array in arrays)
                 given = self._shaping(before, actions, given, after)
-            terms = None
-            if self._shaper.needs_terms:
-                terms = np.stack([in_step(infos, name + suffix, ended) for name in self._shaper.terms], axis=1)
+            terms = [in_step(infos, name + suffix, ended) for name in self._shaper.terms]
             shaped[player] = self._shaper.shape(given, terms, winners == (1, -1)[player])
         return shaped.reshape(-1)
 

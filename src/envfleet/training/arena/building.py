@@ -68,7 +68,6 @@ def make_arena(
             seed=seed,
             reward_scale=training.reward_scale,
             has_both_sides=training.learn_from_both_sides and plays_itself,
-            has_states=not place.is_remote,
             stopwatch=stopwatch,
         )
     except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,29 +47,30 @@ class RewardShaper:
         terms: `Game.terms`.
 
     Attributes:
-        terms: Names of the terms in infos, in the order of `shape`'s.
-        needs_terms: Whether `shape` looks at terms in this phase.
+        terms: Names in infos of the terms that this phase shapes by.
     """
 
     def __init__(
         self, num_envs: int, reward_scale: float = 1.0, terms: Mapping[str, tuple[str, float, float, str]] | None = None
     ) -> None:
         self._scale, self._keys = reward_scale, tuple(terms or {})
-        self.terms = tuple(name for name, *_ in (terms or {}).values())
-        self.needs_terms, self._begun = False, 0
+        self._names = tuple(name for name, *_ in (terms or {}).values())
+        self.terms: tuple[str, ...] = ()
+        self._begun = 0
         self._schedules: dict[int, tuple[float, float, int, int]] = {}  # by column of the weights: terms, then bonus
-        self._weights = np.zeros((num_envs, len(self.terms) + 1))
+        self._weights = np.zeros((num_envs, len(self._names) + 1))
 
     def begin_phase(self, phase: Phase) -> None:
         """Take the schedules of a phase; `begin_episodes` of all rows is to follow."""
         shaping, bonus = phase.reward_shaping, phase.reward_bonus
-        self.needs_terms, self._begun, self._schedules = shaping is not None, 0, {}
+        self.terms = () if shaping is None else self._names
+        self._begun, self._schedules = 0, {}
         if shaping is not None:
             for column, key in enumerate(self._keys):
                 start, final = (getattr(shaping, f"{key}_{when}") for when in ("START", "FINAL"))
                 self._schedules[column] = (start, final, shaping.N, shaping.K)
         if bonus is not None:
-            self._schedules[len(self.terms)] = (bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
+            self._schedules[len(self._names)] = (bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
 
     def begin_episodes(self, rows: NDArray[Any]) -> None:
         """Fix the weights of episodes that begin in these sub-environments, int64 `(E,)`, in ascending order."""
@@ -80,22 +81,20 @@ class RewardShaper:
             self._weights[rows, column] = weight_at(numbers, *schedule)
 
     def shape(
-        self, rewards: NDArray[np.float64], terms: NDArray[np.float64] | None, has_won: NDArray[np.bool_]
+        self, rewards: NDArray[np.float64], terms: Sequence[NDArray[np.float64]], has_won: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
         """Make the learner's rewards of one step.
 
         Args:
             rewards: The environment's, `(num_envs,)`.
-            terms: In the order of `terms`, `(num_envs, terms)`; `None` if not `needs_terms`.
+            terms: In the order of the attribute, `(num_envs,)` each.
             has_won: Whether the learner won its game in this step, `(num_envs,)`.
 
         Returns:
             A new array, float64 `(num_envs,)`.
         """
-        shaped = rewards + self._weights[:, -1] * has_won
-        if terms is not None:
-            shaped = shaped + (self._weights[:, :-1] * terms).sum(axis=1)
-        scaled: NDArray[np.float64] = self._scale * shaped
+        helped = sum(weights * term for weights, term in zip(self._weights.T, terms, strict=False))  # the bonus is last
+        scaled: NDArray[np.float64] = self._scale * (rewards + self._weights[:, -1] * has_won + helped)
         return scaled
 
 

@@ -45,7 +45,7 @@ def test_the_learners_reward_is_the_sum_of_its_parts() -> None:
     has_won = np.array([False, True, False])
     # Episode 0 and 1 have the first weights, episode 2 is at the end of those; the bonus is 10 for both.
     expected = 0.5 * (np.array([-0.1, 10.0, 0.0]) + terms @ [20.0, 8.0, 0.0] + [0.0, 10.0, 0.0])
-    assert shaper.shape(np.array([-0.1, 10.0, 0.0]), terms, has_won).tolist() == pytest.approx(expected.tolist())
+    assert shaper.shape(np.array([-0.1, 10.0, 0.0]), [*terms.T], has_won).tolist() == pytest.approx(expected.tolist())
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 5])
@@ -76,8 +76,8 @@ def test_a_phase_without_shaping_leaves_rewards_as_they_are() -> None:
     shaper.begin_phase(phase())
     shaper.begin_episodes(rows(0, 1))
     rewards = np.array([1.0, -2.0])
-    assert not shaper.needs_terms
-    assert shaper.shape(rewards, None, np.array([True, False])).tolist() == [1.0, -2.0]
+    assert not shaper.terms
+    assert shaper.shape(rewards, [], np.array([True, False])).tolist() == [1.0, -2.0]
 
 
 def test_a_term_that_the_environment_does_not_tell_is_not_taken_for_nought() -> None:
