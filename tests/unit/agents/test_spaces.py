@@ -222,7 +222,8 @@ def test_a_network_that_is_none_is_refused() -> None:
         ("nowhere:scales", r"network is 'nowhere:scales', but the module cannot be imported"),
         (f"{__name__}:nothing", r"network is '.*:nothing', but .* has no attribute 'nothing': check the spelling"),
         ("scales", r"network is 'scales', expected 'module:name'"),
-        (f"{__name__}:NO_MODULE", r"made a int, expected a torch.nn.Module"),
+        (f"{__name__}:NO_MODULE", r"network is '.*:NO_MODULE', a int, which cannot be called"),
+        ("builtins:repr", r"made a str, expected a torch.nn.Module"),
         (f"{__name__}:flawed", r"returned shape \(2, 1, 3\) for a batch of 2 observations, expected .*: flatten"),
     ):
         with pytest.raises(InvalidArgument, match=match):
