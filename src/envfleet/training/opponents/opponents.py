@@ -71,15 +71,6 @@ class Entry:
         return None if make is None else make(int(rng.integers(2**32)))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Group:
-    """The rows that one network acts for."""
-
-    player: Player
-    is_deterministic: bool
-    rows: NDArray[np.int64]
-
-
 _Place = tuple[int, str]  # number of the entry, and the name of the opponent
 
 
@@ -100,7 +91,7 @@ class Opponents:
     Attributes:
         scripts: What plays inside each sub-environment, int64 `(N,)`.
         own_rows: Where nobody acts, because the learner does; int64, ascending.
-        groups: The rows of each network, which acts by `act`.
+        groups: The rows of each network, by the number of its entry and its name; it acts by `act`.
     """
 
     def __init__(
@@ -119,7 +110,7 @@ class Opponents:
         self._numbers: dict[_Place, int] = {}  # of all who were drawn, from 0
         self._who = np.full(num_envs, -1)  # these numbers; -1 before the first draw
         self._players: dict[_Place, Player] = {}
-        self.groups: list[Group] = []
+        self.groups: dict[_Place, NDArray[np.int64]] = {}
         self.scripts, self.own_rows = np.zeros(num_envs, np.int64), np.zeros(0, np.int64)
 
     # ------------------------------------------------------------------ drawing
@@ -130,7 +121,7 @@ class Opponents:
         self._entries, self._shares = tuple(entries), weights / weights.sum()
         self._players.clear()
         self._numbers.clear()
-        self._who[:], self.scripts[:], self.own_rows, self.groups = -1, 0, np.zeros(0, np.int64), []
+        self._who[:], self.scripts[:], self.own_rows, self.groups = -1, 0, np.zeros(0, np.int64), {}
 
     def draw(self, rows: NDArray[np.int64]) -> bool:
         """Draw opponents for episodes that begin.
@@ -156,20 +147,19 @@ class Opponents:
 
     def _group(self) -> None:
         """Find the rows of every network, and let go of networks that are too many."""
-        known, played, own = [*self._numbers], list[_Place](), list[int]()
-        self.groups = []
+        known, own = [*self._numbers], list[int]()
+        self.groups = {}
         for number in np.unique(self._who).tolist():
             place, rows = known[number], np.flatnonzero(self._who == number)
             entry = self._entries[place[0]]
             self.scripts[rows] = entry.script
             if self._spares_learner and entry.is_learner:
                 own.append(number)
-            elif (player := self._player(place)) is not None:
-                played.append(place)
-                self.groups.append(Group(player, entry.is_deterministic, rows))
+            elif self._player(place) is not None:
+                self.groups[place] = rows
         self.own_rows = np.flatnonzero(np.isin(self._who, own))
         if len(self._players) > self._max_loaded:
-            self._players = {place: self._players[place] for place in played}
+            self._players = {place: self._players[place] for place in self.groups}
         for shelf in self._shelves():
             shelf.retain({name for _, name in self._players})
 
@@ -178,12 +168,9 @@ class Opponents:
 
     def _player(self, place: _Place) -> Player | None:
         entry, name = place
-        if place not in self._players:
-            player = self._entries[entry].load(name, self._rng)
-            if player is None:
-                return None
+        if place not in self._players and (player := self._entries[entry].load(name, self._rng)) is not None:
             self._players[place] = player
-        return self._players[place]
+        return self._players.get(place)
 
     # ------------------------------------------------------------------ playing
 
@@ -194,9 +181,9 @@ class Opponents:
             observations: As the opponents see the game, `(N, …)`.
         """
         actions = np.zeros((len(self._who), *(self._action_space.shape or ())), self._action_space.dtype)
-        for group in self.groups:
-            rows = group.rows
-            actions[rows] = group.player.act_batch(observations[rows], group.is_deterministic, env_indices=rows)
+        for place, rows in self.groups.items():
+            is_deterministic = self._entries[place[0]].is_deterministic
+            actions[rows] = self._players[place].act_batch(observations[rows], is_deterministic, env_indices=rows)
         return actions
 
     def names(self, rows: NDArray[np.int64]) -> tuple[str, ...]:

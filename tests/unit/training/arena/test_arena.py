@@ -107,13 +107,14 @@ def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
         arena.begin_phase(phase_of(), (Entry(shelf=pool),))
         arena.reset()
         (group,) = arena._opponents.groups
-        act = group.player.act_batch
+        player: Any = arena._opponents._players[group]
+        act = player.act_batch
 
         def spy(observations: Any, deterministic: bool = False, **more: Any) -> Any:
             asked.append((np.array(observations), deterministic))
             return act(observations, deterministic, **more)
 
-        group.player.act_batch = spy  # type: ignore[method-assign]
+        player.act_batch = spy
         steps = list(step_through(arena, 6))
     assert len(asked) == 6
     for (observations, is_deterministic), step in zip(asked[1:], steps, strict=False):
