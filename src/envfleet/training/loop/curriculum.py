@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,7 +40,7 @@ class Tally:
         self.figures = Means()
         self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
         self._has_games = False
-        self._best: float | None = None
+        self._best = -math.inf
         self.examination: Examination | None = None
         self.examined_at: int | None = None
         self._begin_phase()
@@ -121,7 +122,6 @@ class Tally:
     def take_examination(self, found: Examination) -> bool:
         """Take in an evaluation; whether it is the best so far."""
         self.examination, self.examined_at = found, self.transitions
-        is_best = self._best is None or found.score > self._best
-        if is_best:
-            self._best = found.score
+        is_best = found.score > self._best
+        self._best = max(self._best, found.score)
         return is_best
