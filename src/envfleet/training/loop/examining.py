@@ -103,8 +103,7 @@ def type_of(player: str, game: Game) -> str:
 def evaluate_alone(policy: Policy, place: Environment, *, episodes: int, seed: int) -> MeanReturn:
     """Evaluate in the environment for one of a configuration; raises as `evaluate_returns`."""
     if place.is_remote:
-        kwargs = dict(place.kwargs)
-        return evaluate_returns(policy, kwargs.pop("env"), episodes=episodes, seed=seed, **kwargs)
+        return evaluate_returns(policy, episodes=episodes, seed=seed, **place.kwargs)  # which have env and url
     source, kwargs = place.source()
     found = evaluate_returns(policy, source, episodes=episodes, seed=seed, **kwargs)
     return dataclasses.replace(found, env=place.id)
