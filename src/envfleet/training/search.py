@@ -154,7 +154,7 @@ class _Search:
     def run(self, trials: int) -> SearchResult:
         """Make the trials that are missing."""
         for number in range(trials):
-            begun = self._trials()
+            begun = self.study.trials
             if number < len(begun) and begun[number].state.is_finished():
                 continue
             trial = self._begin(number, is_new=number >= len(begun))
@@ -167,9 +167,6 @@ class _Search:
             if not is_over:
                 return self._result(is_complete=False)
         return self._result(is_complete=True)
-
-    def _trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
 
     def _begin(self, number: int, *, is_new: bool) -> optuna.Trial:
         """Ask for a trial, or go on with one that was under way."""
@@ -217,10 +214,10 @@ class _Search:
         if found.best is not None and found.best_config is not None:
             best = change_config(self.base, found.values[found.best], "the best configuration")
             write_whole(found.best_config, best.model_dump_json(indent=2) + "\n")
-        _plot(self._trials(), self.space, self.folder / "search.png")
+        _plot(self.study.trials, self.space, self.folder / "search.png")
 
     def _result(self, *, is_complete: bool) -> SearchResult:
-        made = self._trials()
+        made = self.study.trials
         scores = [trial.value if trial.state == TrialState.COMPLETE else None for trial in made]
         known = [score for score in scores if score is not None]
         values = [
@@ -240,7 +237,7 @@ class _Watch(Observer):
 
     def __init__(self, trial: optuna.Trial, every: int | None) -> None:
         self._trial, self._every = trial, every or 1
-        self._seen = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
+        self._seen = set(trial.study.trials[trial.number].intermediate_values)
         self._problem = ""
 
     def on_event(self, event: Event) -> None:
