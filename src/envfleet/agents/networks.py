@@ -40,12 +40,9 @@ def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Modul
     Raises:
         InvalidArgument: There is no such callable, or what it makes is no such module.
     """
-    if network is not None:
-        encoder: nn.Module = OwnEncoder(packing, network)
-    elif is_vector(packing):
+    if network is None and is_vector(packing):
         return nn.Identity(), packing.num_inputs
-    else:
-        encoder = PartEncoder(packing)
+    encoder: nn.Module = PartEncoder(packing) if network is None else OwnEncoder(packing, network)
     with torch.no_grad():
         features = encoder(torch.zeros(2, packing.num_inputs))
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
