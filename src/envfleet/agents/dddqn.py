@@ -75,21 +75,17 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * min(max(progress, 0.0), 1.0)
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        indices = self._best(inputs)
+        if self._compiled is None:
+            indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
+        else:
+            outputs = compiled.outputs_of(self._acts_by.values, self._layers[0], np.asarray(inputs))
+            indices = outputs[:, 1:].argmax(axis=1)  # column 0 is the value of the state
         if not deterministic:
             rng = self.random.numpy
             epsilon = self.epsilon if self.is_warm else 1.0
             is_random = rng.random(len(indices)) < epsilon
             indices = np.where(is_random, rng.integers(len(self._choices), size=len(indices)), indices)
         return self._choices.take(indices)
-
-    def _best(self, inputs: Tensor) -> NDArray[np.int64]:
-        if self._compiled is None:
-            indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
-        else:
-            outputs = compiled.outputs_of(self._acts_by.values, self._layers[0], np.asarray(inputs))
-            indices = outputs[:, 1:].argmax(axis=1)  # column 0 is the value of the state
-        return indices
 
     def best_actions(self) -> nn.Module:
         """Return the action with the highest value as a module."""
