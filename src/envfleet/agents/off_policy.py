@@ -249,7 +249,7 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     def _choose(self, inputs: Tensor, noise: F32 | None) -> F32:
         """Choose numbers from -1 to 1, `(N, size)`, for inputs of networks; explore if there is noise, of that shape.
 
-        Where updates are compiled, the parameters to choose by are those in `_acting`.
+        Where updates are compiled, the parameters to choose by are those of `_acts_by`, and inputs may be arrays.
         """
 
     def _draw(self, rows: NDArray[np.int64]) -> F32:
