@@ -170,7 +170,7 @@ class CategoricalPolicy:
 
     Attributes:
         num_outputs: How many there are.
-        best: The likeliest actions by outputs, as a module.
+        best: Module from outputs to the likeliest actions.
     """
 
     def __init__(self, space: spaces.Discrete[Any]) -> None:
@@ -206,7 +206,7 @@ class SquashedPolicy:
 
     Attributes:
         num_outputs: How many there are.
-        best: The likeliest actions by outputs, as a module.
+        best: Module from outputs to the likeliest actions.
     """
 
     def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:

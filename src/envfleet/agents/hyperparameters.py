@@ -13,7 +13,7 @@ Number = TypeVar("Number", bound=float | None)
 
 
 @dataclasses.dataclass(frozen=True)
-class Range:
+class Interval:
     """The numbers that a hyperparameter may be, as a part of its type.
 
     Attributes:
@@ -31,9 +31,9 @@ class Range:
         return f"above {self.low:g}" if self.high is None else f"from {self.low:g} to {self.high:g}"
 
 
-Positive = Annotated[Number, Range(0)]
-NotNegative = Annotated[Number, Range(0, math.inf)]
-Share = Annotated[float, Range(0, 1)]
+Positive = Annotated[Number, Interval(0)]
+NotNegative = Annotated[Number, Interval(0, math.inf)]
+Share = Annotated[float, Interval(0, 1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class NetworkConfig:
         value = getattr(self, name)
         for allowed in getattr(hint, "__metadata__", ()):
             is_allowed = isinstance(None, hint.__origin__) if value is None else value in allowed
-            if isinstance(allowed, Range) and not is_allowed:
+            if isinstance(allowed, Interval) and not is_allowed:
                 raise InvalidArgument(f"{type(self).__name__}.{name}={value!r}: pass a number {allowed}")
 
     def learning_rate_after(self, transitions: int) -> float:

@@ -34,7 +34,7 @@ class Part:
         shape: Of one value.
         size: Elements of one value.
         dtype: That it is packed in: one byte per element where that is enough, else float32.
-        counts: Values of each choice; empty if it has no choices.
+        counts: How many values each of its choices has; empty if it has none.
         is_image: Whether it has three dimensions of uint8 or bool.
     """
 

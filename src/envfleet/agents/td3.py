@@ -13,12 +13,12 @@ from torch import Tensor
 
 from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.hyperparameters import Positive, Range
+from envfleet.agents.hyperparameters import Interval, Positive
 from envfleet.agents.networks import target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 
-_Noise = Annotated[float, Range(0, 2)]
+_Noise = Annotated[float, Interval(0, 2)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class TD3Config(ExplorationConfig):
     target_noise: _Noise = 0.2
     target_noise_clip: _Noise = 0.5
     policy_delay: Positive[int] = 2
-    saturation_penalty: Annotated[float, Range(0, 1000)] = 0.0
+    saturation_penalty: Annotated[float, Interval(0, 1000)] = 0.0
 
 
 class TD3(ContinuousAgent[TD3Config]):

@@ -74,7 +74,7 @@ class PlainRecord:
     def __setattr__(self, name: str, value: Any) -> None:
         self._fields.check_name(name)
         if not self._values.flags.writeable:
-            raise KernelError(f"it assigns to {name!r}: it {READ_ONLY}")
+            raise KernelError(f"it assigns to {name!r}, which {READ_ONLY}")
         if self._fields.dtype[name].shape:
             raise KernelError(f"it {OF_ARRAY.format(name=name)}")
         try:

@@ -389,7 +389,7 @@ class Phase(Section):
             for key in ("opponent", "reward_shaping", "reward_bonus", "promote_at"):
                 value = getattr(self, key)
                 if value is not None and getattr(value, "type", None) != NOBODY:
-                    raise ValueError(f"has {key}, which is for games for two, but plays {name!r}: leave it out")
+                    raise ValueError(f"has {key}, which only games for two have, but plays {name!r}: leave it out")
             return
         if not opponents:
             raise ValueError(

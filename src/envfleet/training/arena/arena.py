@@ -257,6 +257,7 @@ class Arena:
         returns, shaped, lengths = self._sums[:, rows]
         self._sums[:, rows] = 0.0
         nothing, names = ("",) * len(rows), () if self.game is None else self.game.modes
+        has_modes = bool(names) and "mode" in infos.get("final_info", {})  # else all of them ended by failures
         results = Results(
             env_indices=rows,
             returns=returns,
@@ -264,7 +265,7 @@ class Arena:
             lengths=lengths.astype(np.int64),
             winners=winners,
             truncated=truncated,
-            modes=tuple(names[mode] for mode in column(infos, "mode", rows).tolist()) if names else nothing,
+            modes=tuple(names[mode] for mode in column(infos, "mode", rows).tolist()) if has_modes else nothing,
             opponents=nothing if self.game is None else self._opponents.names(rows),
         )
         if self.game is not None:

@@ -375,6 +375,6 @@ def _check_finite(values: NDArray[Any], name: str, env_indices: NDArray[np.int64
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
         raise error(
-            f"sub-environment {env_indices[row]} returned {values[(row, *place)]} at {name}{place or ''}, expected "
+            f"sub-environment {env_indices[row]} returned {values[(row, *place)]} in {name}{place or ''}, expected "
             "finite numbers: mend the environment, the shaping, or clip what they divide by"
         )

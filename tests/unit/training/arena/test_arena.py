@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,6 +89,24 @@ def test_what_one_phase_sets_is_not_set_in_the_next() -> None:
         assert arena.fleet.get_attr("starter") == (2,) * NUM_ENVS
         arena.begin_phase(phase_of(), (WEAK,))
         assert arena.fleet.get_attr("starter") == (0,) * NUM_ENVS
+
+
+class Breaking(Rally):
+    """A game that fails at its first step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise RuntimeError("the ice broke")
+
+
+def test_an_episode_that_ended_by_a_failure_is_of_no_mode() -> None:
+    fleet = envfleet.make(Breaking, 2, backend="serial", autoreset_mode="SAME_STEP", on_failure="restart")
+    with contextlib.closing(Arena(fleet, GAME, seed=np.random.SeedSequence(1))) as arena:
+        arena.begin_phase(phase_of(), (WEAK,))
+        arena.reset(seed=3)
+        arena.send(np.zeros((2, 2), np.float32))
+        results = arena.recv().results
+    assert results is not None
+    assert results.modes == ("", "")
 
 
 def test_type_none_has_an_opponent_that_does_nothing() -> None:

@@ -104,7 +104,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "opponent of one player": (
         lambda: changed(*GAMES, "environment", {"id": "Pendulum-v1"}),
-        r"curriculum.phases\[1\] has opponent, which is for games for two, but plays 'Pendulum-v1'",
+        r"curriculum.phases\[1\] has opponent, which only games for two have, but plays 'Pendulum-v1'",
     ),
     "one name twice": (
         lambda: changed(*GAMES, "name", "shooting"),

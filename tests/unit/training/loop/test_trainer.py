@@ -201,7 +201,7 @@ def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
 def test_a_reward_that_is_no_number_ends_training_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     config = config_of({"transitions": 400}, env=f"{HERE}:unsound", warmup_steps=20, checkpoint_frequency=30)
     with pytest.raises(
-        TrainingDiverged, match=r"returned nan at the shaped reward, .*; the checkpoint .*\.pt is from before"
+        TrainingDiverged, match=r"returned nan in the shaped reward, .*; the checkpoint .*\.pt is from before"
     ):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
     saved = sorted((tmp_path / "a" / "checkpoints").glob("*.pt"))
@@ -219,14 +219,14 @@ def test_divergence_before_the_first_checkpoint_names_none(tmp_path: Path) -> No
 @pytest.mark.parametrize(("env", "place"), [("blurred", "observation"), ("blurred_in_part", "poles")])
 def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: Path, env: str, place: str) -> None:
     config = config_of({"transitions": 400}, env=f"{HERE}:{env}", warmup_steps=20)
-    with pytest.raises(ObservationError, match=rf"sub-environment 0 returned nan at {place}\[2\]"):
+    with pytest.raises(ObservationError, match=rf"sub-environment 0 returned nan in {place}\[2\]"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
 
 def test_ppo_does_not_learn_from_an_observation_that_is_not_finite() -> None:
     # Every step ends a slab: the update found its loss to be NaN before the observation was looked at.
     config = config_of({"transitions": 400}, env=f"{HERE}:blurred", agent="PPO", rollout_steps=1)
-    with pytest.raises(ObservationError, match=r"returned nan at observation\[2\]"):
+    with pytest.raises(ObservationError, match=r"returned nan in observation\[2\]"):
         trained(config, 8, backend="serial")
 
 
