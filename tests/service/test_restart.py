@@ -47,7 +47,9 @@ def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
             found.append(values["observations"])
             rewards.append(values["rewards"])
             if k % 10 == 0:
-                answer = caller.json("/episode/step", episode_id=episode, action=int(k == 30), step_size=7).json()
+                stepped = caller.json("/episode/step", episode_id=episode, action=int(k == 30), step_size=7)
+                assert stepped.status_code == 200, stepped.text
+                answer = stepped.json()
                 flown.append(answer["step"])
         assert flown == [7, 14, 21, 28, 35, 42]
         assert command.stop() in (0, -signal.SIGTERM)  # uvicorn ends itself by the signal when all is done
