@@ -19,7 +19,7 @@ import jax.numpy as jnp  # noqa: E402
 
 NUM_ENVS, NUM_STEPS = int(sys.argv[1]), int(sys.argv[2])
 GAMMA, GAE_LAMBDA, CLIP, ENTROPY = 0.99, 0.95, 0.2, 0.01
-EPOCHS, MINIBATCHES, LEARNING_RATE = 4, 4, 1e-3
+EPOCHS, MINIBATCHES, LEARNING_RATE = 10, 8, 1e-3
 env, env_params = gymnax.make("CartPole-v1")
 
 

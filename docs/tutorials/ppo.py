@@ -17,8 +17,8 @@ from envfleet.kernels import MLP
 
 NUM_ENVS, NUM_STEPS = 64, 64
 GAMMA, GAE_LAMBDA, CLIP, ENTROPY = 0.99, 0.95, 0.2, 0.01
-EPOCHS, MINIBATCHES, LEARNING_RATE = 4, 4, 1e-3
-SOLVED, MAX_UPDATES = 475.0, 150
+EPOCHS, MINIBATCHES, LEARNING_RATE = 10, 8, 1e-3
+SOLVED, MAX_UPDATES = 475.0, 100
 
 
 def network(outputs: int) -> nn.Sequential:
