@@ -43,6 +43,7 @@ def begin_elsewhere(game: Game, before: Any) -> Any:
         body.place(pose)
     world.holds[:] = game.state[16:18].astype(int).tolist() if game.keep_mode else [0, 0]
     world._world.ClearForces()
+    env._game._look()
     if not game.is_placed and game.puck_force.any():
         world.puck.push(*game.puck_force.tolist())
     return env

@@ -221,7 +221,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
     def get_reward(self, info: Info) -> float:
         """Return the reward that belongs to a player's info: 10 for a goal, -10 for one conceded, plus closeness."""
-        return reward_of(info)
+        return reward_of(info["winner"], info["reward_closeness_to_puck"])
 
     def get_reward_agent_two(self, info_two: Info) -> float:
         """Return player two's reward; `info_two` is what `get_info_agent_two` returned."""

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 _MAX_EVENTS = 100_000  # of one game, which is over after 251; a bound on memory for those who never reset
 _POSE = 6  # numbers of one body
 _LARGEST = 1e6  # beyond, the float32 of forces overflows, and nothing is anywhere any more
-# Which of player one's numbers player two sees in the place of each, and with which sign.
-_OTHERS = np.array([*range(6, 12), *range(6), *range(12, 16), 17, 16])
-_SIGNS = np.array([-1, -1, 1, -1, -1, 1] * 2 + [-1] * 4 + [1, 1], np.float32)
 
 
 class Game:
@@ -67,11 +64,18 @@ class Game:
         if mode is c.Mode.TRAIN_DEFENSE:
             puck = self.world.puck
             puck.push(*rules.serve_force(puck.position.x, puck.position.y, aim_y))
+        self._look()
         for event in events:
             if event.size > 2 * c.ACTION_SIZE:
                 self.place(event)
             else:
                 self.play(event.astype(np.float32, copy=False))
+
+    def _look(self) -> None:
+        """Read where all is, once for all who ask: reading a number from Box2D takes longer than computing with it."""
+        (one, two), puck = self.world.rackets, self.world.puck
+        self._poses = one.look(), two.look()
+        self._puck = puck.position.x, puck.position.y, puck.velocity.x, puck.velocity.y
 
     @property
     def is_late(self) -> bool:
@@ -86,19 +90,19 @@ class Game:
                 It is kept, so nobody may write to it any more.
         """
         self._record(actions)
-        own = actions.reshape(2, -1)
-        puck = self.world.puck
+        own = actions.reshape(2, -1).tolist()
         for player, racket in enumerate(self.world.rackets):
-            _drive(racket, player, own[player])
-        puck.body.linearDamping = rules.puck_damping(puck.velocity.x, puck.velocity.y)
+            _drive(racket, player, self._poses[player], own[player])
+        self.world.puck.body.linearDamping = rules.puck_damping(*self._puck[2:])
         if self.keep_mode:
             for player in range(2):
                 if self.world.holds[player] > 1:
-                    self._hold(player, own[player, 3])
+                    self._hold(player, own[player][3])
         self.world.step()
         self.time += 1
+        self._look()
 
-    def _hold(self, player: int, shoot: np.float32) -> None:
+    def _hold(self, player: int, shoot: float) -> None:
         """Keep the puck at a racket for one more step, or shoot it."""
         holds, racket, puck = self.world.holds, self.world.rackets[player].body, self.world.puck
         puck.body.position, puck.body.linearVelocity = racket.position, racket.linearVelocity
@@ -133,45 +137,31 @@ class Game:
         if self.keep_mode:
             self.world.holds[:] = [int(steps) for steps in values[16:18]]
         self._record(values)
+        self._look()
 
     # ------------------------------------------------------------------ what is seen
 
     def observe(self) -> NDArray[np.float32]:
         """Observe with both players: shape `(2, 18)`; without keep mode the hold counters are 0."""
-        seen = np.zeros((2, c.OBSERVATION_SIZE), np.float32)
-        (one, two), puck = self.world.rackets, self.world.puck
-        seen[0, :16] = (
-            *_pose(one),
-            *_pose(two),
-            puck.position.x - c.CENTRE_X,
-            puck.position.y - c.CENTRE_Y,
-            puck.velocity.x,
-            puck.velocity.y,
-        )
-        if self.keep_mode:
-            seen[0, 16:] = self.world.holds
-        np.multiply(seen[0].take(_OTHERS), _SIGNS, out=seen[1])
-        return seen
+        one, two, puck = _from_centre(*self._poses[0]), _from_centre(*self._poses[1]), _from_centre(*self._puck)
+        holds = self.world.holds if self.keep_mode else (0, 0)
+        turned = (*_turned(*two), *_turned(*one), *[-number for number in puck])
+        return np.array(((*one, *two, *puck, *holds), (*turned, holds[1], holds[0])), np.float32)
 
     def inform(self, player: int) -> dict[str, Any]:
         """Make a player's info: who won, and the three shaping terms."""
-        racket, puck = self.world.rackets[player].position, self.world.puck
-        closeness, touch, direction = rules.reward_terms(
-            player,
-            racket.x,
-            racket.y,
-            puck.position.x,
-            puck.position.y,
-            puck.velocity.x,
-            self.world.holds[player],
-            self.limit,
-        )
+        closeness, touch, direction = self.reward_terms(player)
         return {
             "winner": -self.world.winner if player else self.world.winner,
             "reward_closeness_to_puck": closeness,
             "reward_touch_puck": touch,
             "reward_puck_direction": direction,
         }
+
+    def reward_terms(self, player: int) -> tuple[float, float, float]:
+        """Return the three shaping terms of a player: closeness, touch and direction."""
+        x, y, *_ = self._poses[player]
+        return rules.reward_terms(player, x, y, *self._puck[:3], self.world.holds[player], self.limit)
 
     # ------------------------------------------------------------------ copies
 
@@ -194,7 +184,10 @@ def read_actions(action: ArrayLike, shape: tuple[int, ...], advice: str) -> NDAr
     Raises:
         InvalidArgument: They have another shape, or contain NaN.
     """
-    numbers = np.clip(np.asarray(action, np.float32), -1, 1)
+    numbers = np.array(action, np.float32)
+    if numbers.shape == shape and all([-1 <= one <= 1 for one in numbers.ravel().tolist()]):  # noqa: C419  # faster
+        return numbers
+    numbers = np.clip(numbers, -1, 1)
     if numbers.shape != shape or np.isnan(numbers).any():
         raise InvalidArgument(
             f"action {numbers} has shape {numbers.shape}, expected numbers of shape {shape}: {advice}"
@@ -202,28 +195,31 @@ def read_actions(action: ArrayLike, shape: tuple[int, ...], advice: str) -> NDAr
     return numbers
 
 
-def reward_of(info: dict[str, Any]) -> float:
-    """Return the reward that belongs to a player's info: 10 for a goal, -10 for one conceded, plus closeness."""
-    return float(c.WIN_REWARD * info["winner"] + info["reward_closeness_to_puck"])
+def reward_of(winner: int, closeness: float) -> float:
+    """Return a player's reward: 10 for a goal, -10 for one conceded, plus closeness."""
+    return float(c.WIN_REWARD * winner + closeness)
 
 
-def _drive(racket: Body, player: int, action: NDArray[np.float32]) -> None:
+def _drive(racket: Body, player: int, pose: tuple[float, ...], action: Sequence[float]) -> None:
     """Let a player's action act on its racket."""
-    body, position, velocity = racket.body, racket.position, racket.velocity
-    damping, force_x, force_y, is_leaving_x, is_leaving_y = rules.push(
-        player, position.x, position.y, velocity.x, velocity.y, action[0], action[1]
+    x, y, angle, velocity_x, velocity_y, spin = pose
+    body = racket.body
+    body.linearDamping, force_x, force_y, is_leaving_x, is_leaving_y = rules.push(
+        player, x, y, velocity_x, velocity_y, action[0], action[1]
     )
     if is_leaving_x:
-        velocity.x = 0.0
+        racket.velocity.x = 0.0
     if is_leaving_y:
-        velocity.y = 0.0
-    body.linearDamping = damping
+        racket.velocity.y = 0.0
     racket.push(force_x, force_y)
-    torque, body.angularDamping = rules.turn(player, body.angle, body.angularVelocity, action[2])
+    torque, body.angularDamping = rules.turn(player, angle, spin, action[2])
     body.ApplyTorque(float(torque), True)
 
 
-def _pose(racket: Body) -> tuple[float, ...]:
-    position, velocity, body = racket.position, racket.velocity, racket.body
-    x, y = position.x - c.CENTRE_X, position.y - c.CENTRE_Y
-    return x, y, body.angle, velocity.x, velocity.y, body.angularVelocity
+def _from_centre(x: float, y: float, *others: float) -> tuple[float, ...]:
+    return x - c.CENTRE_X, y - c.CENTRE_Y, *others
+
+
+def _turned(x: float, y: float, angle: float, velocity_x: float, velocity_y: float, spin: float) -> tuple[float, ...]:
+    """Return a pose from the centre as the other player sees it."""
+    return -x, -y, angle, -velocity_x, -velocity_y, spin

@@ -86,8 +86,8 @@ def push(
     y: float,
     velocity_x: float,
     velocity_y: float,
-    action_x: np.float32,
-    action_y: np.float32,
+    action_x: np.float32 | float,
+    action_y: np.float32 | float,
 ) -> tuple[float, np.float32, np.float32, bool, bool]:
     """Return what a translation action does to a racket.
 
@@ -97,7 +97,7 @@ def push(
         y: Position along y (m).
         velocity_x: Velocity of the racket along x (m/s).
         velocity_y: Velocity along y (m/s).
-        action_x: From -1 to 1, towards the opponent if positive.
+        action_x: From -1 to 1, towards the opponent if positive; a number of float32.
         action_y: From -1 to 1.
 
     Returns:
@@ -126,7 +126,7 @@ def push(
     return damping, force_x, force_y, is_leaving_x, is_leaving_y
 
 
-def turn(player: int, angle: float, spin: float, action: np.float32) -> tuple[np.float32, float]:
+def turn(player: int, angle: float, spin: float, action: np.float32 | float) -> tuple[np.float32, float]:
     """Return torque (N m) and angular damping of a rotation action; a racket turned too far is turned back instead."""
     if abs(angle) > c.MAX_ANGLE:
         mass = c.RACKET_MASSES[player]

@@ -154,7 +154,8 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         game.play(actions.reshape(-1))
         self._screen.follow(game.world)
         info = self._inform(game)
-        return self._observe(game), reward_of(info), game.world.winner != 0, game.is_late, info
+        reward = reward_of(info["winner"], info["reward_closeness_to_puck"])
+        return self._observe(game), reward, game.world.winner != 0, game.is_late, info
 
     def _observe(self, game: Game) -> NDArray[np.float32]:
         self._seen = game.observe()
@@ -164,16 +165,25 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         """Let the scripted players choose their rows of the actions."""
         for player, strength in enumerate(strengths):
             if strength != c.AGENT:
-                self._phases[player] += self.np_random.uniform(0.0, c.PHASE_GROWTH)
+                self._phases[player] += c.PHASE_GROWTH * self.np_random.random()  # as `uniform` from 0, sooner
                 own = self._seen[player].tolist()
                 actions[player] = scripted_action(own, strength == c.WEAK, True, self._phases[player])
 
     def _inform(self, game: Game) -> dict[str, Any]:
-        one, two = game.inform(0), game.inform(1)
-        reward_two = reward_of(two)
-        del two["winner"]
-        both = {"mode": int(game.mode), **one, "reward_two": reward_two}
-        return both | {f"{name}_two": value for name, value in two.items()}
+        closeness, touch, direction = game.reward_terms(0)
+        closeness_two, touch_two, direction_two = game.reward_terms(1)
+        winner = game.world.winner
+        return {
+            "mode": int(game.mode),
+            "winner": winner,
+            "reward_closeness_to_puck": closeness,
+            "reward_touch_puck": touch,
+            "reward_puck_direction": direction,
+            "reward_two": reward_of(-winner, closeness_two),
+            "reward_closeness_to_puck_two": closeness_two,
+            "reward_touch_puck_two": touch_two,
+            "reward_puck_direction_two": direction_two,
+        }
 
     def _require_game(self) -> Game:
         if self._game is None:

@@ -83,6 +83,11 @@ class Body:
         self.position = body.position
         self.velocity = body.linearVelocity
 
+    def look(self) -> tuple[float, float, float, float, float, float]:
+        """Return x, y, angle, velocity x and y, and angular velocity, in world coordinates."""
+        position, velocity, body = self.position, self.velocity, self.body
+        return position.x, position.y, body.angle, velocity.x, velocity.y, body.angularVelocity
+
     def push(self, force_x: np.float32, force_y: np.float32) -> None:
         """Let a force (N) act in the next step, beside those that do already."""
         self.body.ApplyForceToCenter((float(force_x), float(force_y)), True)
