@@ -35,14 +35,10 @@ ASLEEP = 10  # whether it sleeps; the owner's own line has this word, too
 # The owner writes in its own line:
 IS_AWAKE = 0  # whether to wait awake before sleeping
 # The worker writes while it works, for whoever wants to know where it is:
-PHASE = 16
-TURN = 17  # grows with every row it turns to
-ROW = 18  # the row it runs + 1, or 0
-STEPS = 19
-BUSY_NS = 20
-
-IDLE, STEPPING, BUILDING = range(3)
-"""Phases."""
+ROW = 16  # the row it runs + 1, or 0
+IS_REBUILDING = 17  # whether it replaces the sub-environment of that row
+STEPS = 18
+BUSY_NS = 19
 
 MAIL, COLUMNS, ERROR = 1, 2, 4
 """Flags: a reply lies in the mail; numbers lie in the columns of the infos; the reply is an exception."""

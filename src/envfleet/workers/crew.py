@@ -300,13 +300,13 @@ class Crew:
             return
         now = time.monotonic()
         for worker, line in enumerate(self.lines):
-            asked, phase = line[ASKED], line[board.PHASE]
-            place = asked, line[board.TURN], line[board.ROW], phase
+            asked, is_rebuilding = line[ASKED], line[board.IS_REBUILDING]
+            place = asked, line[board.ROW], is_rebuilding
             seen, since = self._seen.get(worker, (None, now))
             if line[DONE] == asked or place != seen:
                 self._seen[worker] = place, now
                 continue
-            is_building = phase == board.BUILDING or asked & 7 == Verb.BUILD
+            is_building = bool(is_rebuilding) or asked & 7 == Verb.BUILD
             why = self._overrun(worker, line[board.ROW] - 1, is_building, now - since)
             if why is not None:
                 self._overruns[worker] = why

@@ -18,7 +18,7 @@ from envfleet.fleet.infos import SparseInfos, own_info
 from envfleet.fleet.leaves import MISFIT
 from envfleet.options import Options
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import BUILDING, BUSY_NS, IDLE, PHASE, ROW, STEPPING, STEPS, TURN, Line
+from envfleet.workers.board import BUSY_NS, IS_REBUILDING, ROW, STEPS, Line
 from envfleet.workers.builders import EnvBuilder
 from envfleet.workers.columns import ColumnWriter
 from envfleet.workers.env_checks import UNSET, explain_result, read_reset
@@ -138,7 +138,7 @@ class EnvGroup:
         self._awaiting = [self._is_next_step and plan.incarnation > 0] * self.num_envs
         self._next_seeds: list[int | None] = [None] * self.num_envs
         self._rebuilds = [0] * self.num_envs
-        self._turn = self._generation = 0  # rows turned to; where the last observations are
+        self._generation = 0  # where the last observations are
         self._num_steps, self._busy_ns = line[STEPS], line[BUSY_NS]
         self._reply: Reply | None = None
         self.columns: ColumnWriter | None = None
@@ -234,10 +234,8 @@ class EnvGroup:
             columns.is_dirty = rows is not None
         self.log.steps.append(values if rows is None else dict(zip(rows, values, strict=True)))
         self.log.count += 1
-        self._turn += 1
-        line[TURN], line[PHASE] = self._turn, STEPPING
         self._step_rows(turns, generation)
-        line[PHASE] = line[ROW] = 0
+        line[ROW] = 0
         self._generation = generation
         self._num_steps += len(values)
         self._busy_ns += time.perf_counter_ns() - start_ns
@@ -317,7 +315,7 @@ class EnvGroup:
     def _rebuild(self, row: int, failure: Failure) -> bool:
         """Replace a sub-environment that failed; False, with one more failure to report, if that fails too."""
         self._report().restarts.append(failure)
-        phase, self._line[PHASE] = self._line[PHASE], BUILDING
+        self._line[IS_REBUILDING] = True
         self._rebuilds[row] += 1
         with contextlib.suppress(*self._caught):
             self.envs[row].close()
@@ -328,7 +326,7 @@ class EnvGroup:
             self._report().failures.append(self._describe(row, "make", error))
             return False
         finally:
-            self._line[PHASE] = phase
+            self._line[IS_REBUILDING] = False
         self._next_seeds[row] = seed
         return True
 
@@ -348,14 +346,12 @@ class EnvGroup:
         out = self._outputs[generation]
         if self.columns is not None:
             self.columns.clear(list(plan.rows))
-        self._line[PHASE] = STEPPING
         for row, seed, options in zip(*plan, strict=True):
-            self._turn += 1
-            self._line[TURN], self._line[ROW] = self._turn, row + 1
+            self._line[ROW] = row + 1
             info = self._renew(row, generation, seed, options)
             out.clear(row)
             self._add_info(row, info)
-        self._line[PHASE] = self._line[ROW] = IDLE
+        self._line[ROW] = 0
         self._generation = generation
         if self._objects:
             self._report_objects(plan.rows)
@@ -435,15 +431,13 @@ class EnvGroup:
     def _for_each(self, rows: Iterable[int] | None, verb: str, action: Callable[[int], Any]) -> Reply:
         """Do something for each row; the reply's value has one result per row that did not raise."""
         reply = Reply(value=[])
-        self._line[PHASE] = STEPPING
         for row in range(self.num_envs) if rows is None else rows:
-            self._turn += 1
-            self._line[TURN], self._line[ROW] = self._turn, row + 1
+            self._line[ROW] = row + 1
             try:
                 reply.value.append(action(row))
             except self._caught as error:
                 reply.failures.append(self._describe(row, verb, error))
-        self._line[PHASE] = self._line[ROW] = IDLE
+        self._line[ROW] = 0
         return reply
 
     # ------------------------------------------------------------------------------------------------ reports

@@ -29,7 +29,7 @@ from envfleet.workers.transports.forkserver import end_with_owner
 from envfleet.workers.transports.launch import WorkerProcess
 from envfleet.workers.transports.socket import Connection
 
-PROGRESS = board.PHASE, board.TURN, board.ROW, board.STEPS, board.BUSY_NS
+PROGRESS = board.ROW, board.IS_REBUILDING, board.STEPS, board.BUSY_NS
 """Words by which a worker says where it is."""
 
 _SLOT = struct.Struct("<2q")

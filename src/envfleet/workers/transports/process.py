@@ -156,7 +156,7 @@ class ProcessTransport(Transport):
         self.ended()  # which unregisters it
         self.processes[worker].close()
         line[board.DONE] = line[board.ASKED]
-        line[board.FLAGS] = line[board.ASLEEP] = line[board.PHASE] = line[board.ROW] = 0
+        line[board.FLAGS] = line[board.ASLEEP] = line[board.ROW] = line[board.IS_REBUILDING] = 0
         self.processes[worker] = self._launch(plan)
 
     def stack(self, worker: int) -> str:

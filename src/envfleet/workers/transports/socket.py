@@ -23,7 +23,7 @@ PROOF_BYTES = 32
 GREETING = struct.Struct(f"<{PROOF_BYTES}sq{PROOF_BYTES}s")
 """What a worker answers to the owner's nonce: a nonce of its own, its ticket, and its proof."""
 
-NUM_WORDS = 12
+NUM_WORDS = 11
 HEAD = struct.Struct(f"<{1 + NUM_WORDS}q")
 """Start of a frame: how many bytes follow, and words."""
 
