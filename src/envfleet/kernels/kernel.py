@@ -122,7 +122,11 @@ class ArraySpec:
 
     def unpack(self, packed: Any) -> Any:
         """Return records as Gymnasium's dict or tuple of arrays, which are views; other arrays as they are."""
-        return self.join(packed[name] for name in packed.dtype.names) if self.parts else packed
+        if not self.parts:
+            return packed
+        if isinstance(self.parts[0][0], str):  # a plain loop, as every step of a fleet pays for it
+            return {key: packed[key] for key, _ in self.parts}
+        return tuple(packed[name] for name in packed.dtype.names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # one per kernel
