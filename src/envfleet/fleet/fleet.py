@@ -164,8 +164,6 @@ class Fleet(VectorEnv[Any, Any, Any]):
             if request.rows is not None:
                 self._check_idle(call, request.rows)
             infos: dict[str, Any] = self._run(request, _READY if request.rows is None else None)
-            if request.rows is None:
-                self._under_way[:] = False
             return infos
 
     def step(self, actions: Any) -> StepResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,15 @@ Spans = Sequence[range]
 """Rows of each worker."""
 
 
-def split(rows: seam.Rows | None, spans: Spans) -> Iterator[tuple[int, list[int], list[int]]]:
+def split(rows: seam.Rows | None, spans: Spans) -> list[tuple[int, list[int], list[int]]]:
     """Sort rows to workers: each worker, the places in `rows` of its own, and these rows counted from its first."""
     rows = np.arange(spans[-1].stop) if rows is None else rows
     holders = np.searchsorted([span.start for span in spans], rows, side="right") - 1
+    divided = []
     for worker in np.unique(holders).tolist():
         places = np.flatnonzero(holders == worker)
-        yield worker, places.tolist(), (rows[places] - spans[worker].start).tolist()
+        divided.append((worker, places.tolist(), (rows[places] - spans[worker].start).tolist()))
+    return divided
 
 
 def messages_of(request: seam.Request, spans: Spans, generation: int) -> dict[int, Any]:
