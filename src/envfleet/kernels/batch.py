@@ -110,15 +110,15 @@ class CpuBatch(BatchBase):
         """
         out = self._pool.take()
         out.place[NOW] = time.perf_counter_ns()
-        self.program.reset(out.place, rows, seeds, is_seeded)
+        self.program.functions["reset"](out.place, rows, seeds, is_seeded)
         if len(rows) < self.num_envs:
-            self.program.observe(out.place, 0, self.num_envs)
+            self.program.functions["observe"](out.place, 0, self.num_envs)
         return out.arrays
 
     def observe(self) -> Sequence[NDArray[Any]]:
         """Return the arrays of `OutputSet`, of which observations and infos mean something."""
         out = self._pool.take()
-        self.program.observe(out.place, 0, self.num_envs)
+        self.program.functions["observe"](out.place, 0, self.num_envs)
         return out.arrays
 
     def step(self, actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], Ended | None]:
@@ -145,12 +145,12 @@ class CpuBatch(BatchBase):
         table, arrays = self._pool.take()
         table[NOW] = now
         if self.num_threads == 1:
-            count = self.program.step(table, actions)
+            count = self.program.functions["step"](table, actions)
             if count < 0:
                 refuse_action(self.spec.action_space, actions, (self.num_envs,), -1 - count)
             return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
         self.take_actions(actions, (self.num_envs,))
-        step_range = self.program.step_range
+        step_range = self.program.functions["step_range"]
         counts = self.crew.run(lambda start, stop: step_range(table, actions, start, stop))
         places = [(start, count) for (start, _), count in zip(self.crew.spans, counts, strict=True)]
         return arrays, self._gather(places, now) if any(counts) and self._gathers_ended else None
@@ -176,7 +176,7 @@ class CpuBatch(BatchBase):
         places = []
         for run in np.split(ordered := np.sort(rows), np.flatnonzero(np.diff(ordered) > 1) + 1):
             start, stop = int(run[0]), int(run[-1]) + 1
-            places.append((start, self.program.step_range(table, whole, start, stop)))
+            places.append((start, self.program.functions["step_range"](table, whole, start, stop)))
         return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
 
     def take_actions(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
@@ -186,7 +186,7 @@ class CpuBatch(BatchBase):
             InvalidArgument: As `step`.
         """
         taken = convert_actions(self.spec, actions, leading)
-        wrong = self.program.check(taken.reshape(-1, *self.spec.action.shape))
+        wrong = self.program.functions["check"](taken.reshape(-1, *self.spec.action.shape))
         if wrong < 0:
             refuse_action(self.spec.action_space, taken, leading, -1 - wrong)
         return taken

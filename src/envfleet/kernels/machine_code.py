@@ -8,10 +8,11 @@ a few functions that are called from outside.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import llvmlite.binding as llvm
 import numba
@@ -136,7 +137,8 @@ class DistinctArrays(Part):
         return super().define_pipelines()
 
 
-class MachineCode(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)  # one per compilation
+class MachineCode:
     """Functions that are called from outside, ready to run.
 
     They take exactly what they were compiled for, unchecked.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib.util
 import sys
@@ -33,33 +32,18 @@ _FRAMEWORK = (
 )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Program:
-    """A kernel's entry points, compiled for the CPU; made by `compile_kernel`.
-
-    They take exactly what is said here, C-contiguous and unchecked.
-
-    Attributes:
-        addresses: Of the machine code, by name, for compiled code that calls it.
-        step: `step(table, actions) -> count`: check the actions and step all rows; the number of episodes that ended,
-            or `-1 - row` of an action that cannot be, in which case nothing was stepped.
-        step_range: `step_range(table, actions, start, stop) -> count`: the same for some rows, unchecked.
-        check: `check(actions)`: 0 or `-1 - row`.
-        reset: `reset(table, rows, seeds, is_seeded)`: begin episodes in rows (int64), with seeds (uint64) where
-            `is_seeded` (bool).
-        observe: `observe(table, start, stop)`: write observations and infos anew.
-    """
-
-    addresses: dict[str, int]
-    step: Callable[..., int]
-    step_range: Callable[..., int]
-    check: Callable[..., int]
-    reset: Callable[..., None]
-    observe: Callable[..., None]
-
-
-def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = False) -> Program:
+def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = False) -> MachineCode:
     """Compile a kernel, or load what was compiled before; says so on stderr if it has to compile.
+
+    The code has these functions, which take exactly what is said here, C-contiguous and unchecked:
+
+    - `step(table, actions) -> count`: check the actions and step all rows; the number of episodes that ended, or
+      `-1 - row` of an action that cannot be, in which case nothing was stepped
+    - `step_range(table, actions, start, stop) -> count`: the same for some rows, unchecked
+    - `check(actions)`: 0 or `-1 - row`
+    - `reset(table, rows, seeds, is_seeded)`: begin episodes in rows (int64), with seeds (uint64) where `is_seeded`
+      (bool)
+    - `observe(table, start, stop)`: write observations and infos anew
 
     Args:
         spec: The kernel.
@@ -101,7 +85,7 @@ def check_functions(spec: KernelSpec) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: str) -> Program:
+def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: str) -> MachineCode:
     truncates = check_functions(spec)
     from envfleet.kernels import numba_cpu
 
@@ -118,10 +102,9 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
         "observe": (table, 0, 0),
     }
     target = "the CPU, checking indices" if debug else "the CPU"
-    code = compile_source(
+    return compile_source(
         spec, text, "loops", samples, lambda: loop_names(plan, numba_cpu, make_function), target, debug=debug
     )
-    return Program(code.addresses, **code.functions)
 
 
 def compile_source(

@@ -18,7 +18,7 @@ from envfleet.kernels.buffers import ENDED_DTYPE, IS_RESET, NUMBERS, Buffer, Buf
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, CpuTarget
 from envfleet.kernels.host_actions import refuse_action
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.program import Program, compile_source
+from envfleet.kernels.program import compile_source
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
@@ -151,7 +151,7 @@ def _make_slabs(batch: Any, num_steps: int) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) -> Callable[..., int]:
+def compile_rollout(spec: KernelSpec, _program: object, policy: PolicySource) -> Callable[..., int]:
     """Compile `rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps, …, start, stop)`.
 
     It steps the rows from `start` to `stop`. `first` is the table with the addresses of whole slabs of outputs,
@@ -159,7 +159,8 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
     `check`; `slabs` those of actions, of the marks of resets, of log-probabilities and of values; `gathered`, `steps`
     and what follows are arrays for what ended episodes leave.
 
-    It returns how many episodes ended, or `-1 - (step * num_envs + row)` of an action that cannot be.
+    It returns how many episodes ended, or `-1 - (step * num_envs + row)` of an action that cannot be. It is compiled
+    once for every `_program`, the kernel's code.
     """
     from envfleet.kernels import numba_cpu, rng
 
