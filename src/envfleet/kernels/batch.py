@@ -147,7 +147,7 @@ class CpuBatch(BatchBase):
         if self.num_threads == 1:
             count = self.program.functions["step"](table, actions)
             if count < 0:
-                refuse_action(self.spec.action_space, actions, (self.num_envs,), -1 - count)
+                refuse_action(self.spec.action, actions, (self.num_envs,), -1 - count)
             return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
         self.take_actions(actions, (self.num_envs,))
         step_range = self.program.functions["step_range"]
@@ -188,7 +188,7 @@ class CpuBatch(BatchBase):
         taken = convert_actions(self.spec, actions, leading)
         wrong = self.program.functions["check"](taken.reshape(-1, *self.spec.action.shape))
         if wrong < 0:
-            refuse_action(self.spec.action_space, taken, leading, -1 - wrong)
+            refuse_action(self.spec.action, taken, leading, -1 - wrong)
         return taken
 
     def new_table(self) -> NDArray[np.int64]:

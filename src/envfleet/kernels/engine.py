@@ -77,7 +77,7 @@ class KernelEngine(seam.Engine):
         crew = "one thread per sub-environment on the CUDA device" if options.device == "cuda" else crew
         checks = " that checks indices" if options.debug else ""
         spans = [num_envs * (k + 1) // threads - num_envs * k // threads for k in range(threads)]
-        spaces = deepcopy((spec.observation_space, spec.action_space))
+        spaces = deepcopy((spec.observation.space, spec.action.space))
         self.traits = seam.Traits(
             plan=Plan("kernel", threads, tuple(spans), f"compiled code{checks}, {crew}"),
             num_envs=num_envs,

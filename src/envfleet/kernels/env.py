@@ -48,7 +48,7 @@ class KernelEnv(gym.Env[Any, Any]):
         self.render_mode = render_mode
         self.metadata = {**type(self).metadata, "render_fps": spec.kernel.render_fps}
         # Of its own: a space draws, and seeding one environment's must not touch another's.
-        self.observation_space, self.action_space = copy.deepcopy((spec.observation_space, spec.action_space))
+        self.observation_space, self.action_space = copy.deepcopy((spec.observation.space, spec.action.space))
         self._debug = debug
         options = Options(autoreset_mode=AutoresetMode.DISABLED, workers=1, debug=debug)
         self._batch = CpuBatch(spec, 1, options, params)

@@ -26,10 +26,9 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
     """
     parts, dtype = spec.action.parts, spec.action.dtype
     if not parts:
-        return _convert(spec.action, spec.action_space, actions, leading, "")
+        return _convert(spec.action, actions, leading, "")
     if isinstance(actions, np.ndarray) and actions.dtype == dtype and actions.shape == leading:
         return np.ascontiguousarray(actions)
-    space: Any = spec.action_space
     keys = [key for key, _ in parts]
     found = list(actions) if isinstance(actions, Mapping) else None
     if isinstance(actions, (tuple, list)):
@@ -37,11 +36,11 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
     if found is None or sorted(found, key=repr) != sorted(keys, key=repr):
         raise InvalidArgument(
             f"actions are a {type(actions).__name__} of {found}, expected one array for each of {keys} as in "
-            f"{space}: pass what action_space.sample() returns"
+            f"{spec.action.space}: pass what action_space.sample() returns"
         )
     packed = np.zeros(leading, dtype)
     for name, (key, part) in zip(dtype.names or (), parts, strict=True):
-        packed[name] = _convert(part, space[key], actions[key], leading, f"[{key!r}]")
+        packed[name] = _convert(part, actions[key], leading, f"[{key!r}]")
     return packed
 
 
@@ -52,7 +51,7 @@ def batch_of_one(spec: KernelSpec, action: Any) -> Any:
     return map_arrays(action, lambda part: as_array(part)[np.newaxis])
 
 
-def _convert(form: ArraySpec, space: Any, actions: Any, leading: tuple[int, ...], part: str) -> NDArray[Any]:
+def _convert(form: ArraySpec, actions: Any, leading: tuple[int, ...], part: str) -> NDArray[Any]:
     array = as_array(actions)
     dtype, shape = form.dtype, (*leading, *form.shape)
     if array.shape != shape:
@@ -68,7 +67,7 @@ def _convert(form: ArraySpec, space: Any, actions: Any, leading: tuple[int, ...]
     converted = np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED"])
     if dtype.kind in "iu" and not np.array_equal(converted, array):  # what wraps around may look right
         differs = (converted != array).reshape(int(np.prod(leading)), -1).any(axis=1)
-        refuse_action(space, array, leading, int(np.argmax(differs)))
+        refuse_action(form, array, leading, int(np.argmax(differs)))
     return converted
 
 
@@ -87,11 +86,11 @@ def as_array(actions: Any) -> NDArray[Any]:
         ) from error
 
 
-def refuse_action(space: Any, actions: NDArray[Any], leading: tuple[int, ...], place: int) -> NoReturn:
+def refuse_action(form: ArraySpec, actions: NDArray[Any], leading: tuple[int, ...], place: int) -> NoReturn:
     """Say which action is not in the space.
 
     Args:
-        space: Of one action.
+        form: Of one action.
         actions: All of them.
         leading: `(num_envs,)`, or `(num_steps, num_envs)`.
         place: Which, counted over the leading dimensions.
@@ -103,5 +102,5 @@ def refuse_action(space: Any, actions: NDArray[Any], leading: tuple[int, ...], p
     when = f"at step {steps[0]} " if steps else ""
     raise InvalidArgument(
         f"{when}the action of sub-environment {row} is {actions[(*steps, row)]!s}, which is not in "
-        f"{space}; nothing was stepped"
+        f"{form.space}; nothing was stepped"
     )

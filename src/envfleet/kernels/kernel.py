@@ -101,19 +101,31 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """Shape and dtype of one observation or action as an array.
+    """One observation or action of a `space` as an array: its shape and dtype.
 
     That of a `Dict` or `Tuple` is one record, with a field for each of its `parts`, which have a key or a place.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    space: Any = dataclasses.field(repr=False)
     parts: tuple[tuple[Any, ArraySpec], ...] = ()
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """The first choice and the one after the last, for each element; `None` for a Box, and for several parts."""
+        space = self.space
+        if self.parts or isinstance(space, spaces.Box):
+            return None
+        low = getattr(space, "start", 0)  # none of MultiBinary
+        high = low + (2 if isinstance(space, spaces.MultiBinary) else getattr(space, "nvec", getattr(space, "n", 0)))
+        first, end = (np.broadcast_to(bound, self.shape).ravel().astype(np.int64) for bound in (low, high))
+        return first, end
 
     def join(self, values: Iterable[Any]) -> Any:
         """Return a value for each part as Gymnasium's dict or tuple."""
@@ -156,16 +168,6 @@ class KernelSpec:
     step: Callable[..., tuple[Any, ...]]
     observe: Callable[..., None]
     render: Callable[..., Any] | None
-
-    @property
-    def observation_space(self) -> gym.Space[Any]:
-        """Of one sub-environment."""
-        return self.kernel.observation_space
-
-    @property
-    def action_space(self) -> gym.Space[Any]:
-        """Of one sub-environment."""
-        return self.kernel.action_space
 
 
 def find_kernel(target: type[Kernel] | str) -> type[Kernel]:
@@ -306,17 +308,7 @@ def _read_space(kernel: type[Kernel], name: str) -> ArraySpec:
     given = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     parts = tuple((key, _read_array(part, f"{where}[{key!r}]")) for key, part in given)
     fields = [(key if isinstance(key, str) else f"part_{key}", part.dtype, part.shape) for key, part in parts]
-    return ArraySpec((), np.dtype(fields, align=True), parts)
-
-
-def choice_limits(space: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Return the first choice and the one after the last, for each element of an action; `None` for a Box."""
-    if isinstance(space, spaces.Box):
-        return None
-    low = getattr(space, "start", 0)  # none of MultiBinary
-    high = low + (2 if isinstance(space, spaces.MultiBinary) else getattr(space, "nvec", getattr(space, "n", 0)))
-    first, end = (np.broadcast_to(bound, space.shape).ravel().astype(np.int64) for bound in (low, high))
-    return first, end
+    return ArraySpec((), np.dtype(fields, align=True), space, parts)
 
 
 def _read_array(space: Any, where: str) -> ArraySpec:
@@ -328,4 +320,4 @@ def _read_array(space: Any, where: str) -> ArraySpec:
     if space.dtype is None or space.shape is None:
         raise KernelError(f"{where} has no fixed shape and dtype, expected one of each")
     check_precision(np.dtype(space.dtype), where)
-    return ArraySpec(tuple(space.shape), np.dtype(space.dtype))
+    return ArraySpec(tuple(space.shape), np.dtype(space.dtype), space)

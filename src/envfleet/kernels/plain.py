@@ -207,7 +207,7 @@ def rehearse(spec: KernelSpec) -> bool:
         KernelError: A function raised; names it and the line.
     """
     env = PlainEnv(spec)
-    actions = copy.deepcopy(spec.action_space)  # whose own draws are the user's
+    actions = copy.deepcopy(spec.action.space)  # whose own draws are the user's
     actions.seed(0)
     try:
         with np.errstate(all="ignore"):

@@ -18,7 +18,7 @@ from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.cache import alone, load_source, note, read_code, write_code
 from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.explaining import explain
-from envfleet.kernels.kernel import KernelSpec, choice_limits
+from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import rehearse
 from envfleet.kernels.references import fingerprint
 from envfleet.kernels.source import Source
@@ -173,8 +173,7 @@ def load_module(spec: KernelSpec, text: str, name: str, *more: str, debug: bool 
     import numba
 
     framework = [(Path(__file__).parent / file).read_text("utf-8") for file in _FRAMEWORK]
-    bounds = [str(choice_limits(space)) for space in (spec.action_space,) if not spec.action.parts]
-    forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, bounds)
+    forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, spec.action.limits)
     functions, versions = fingerprint_of(spec, has_places=debug), (numba.__version__, np.__version__, sys.version)
     key = fingerprint([], functions, str(debug), text, repr(forms), *framework, *versions, *more)
     return load_source(f"{spec.name}-{key}", name, text)
@@ -206,8 +205,7 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
     for name in spec.kernel.info_fields:
         names[f"info_row_{name}"] = target.row_view(spec.state.dtype[name].shape)
     names |= {f"array_{buffer.name}": target.array_at(buffer.dtype) for buffer in plan.all}
-    limits = None if spec.action.parts else choice_limits(spec.action_space)
-    return names | dict(zip(("action_low", "action_high"), limits or (), strict=False))
+    return names | dict(zip(("action_low", "action_high"), spec.action.limits or (), strict=False))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.kernels.buffers import Buffer, BufferPlan, RecordBuffers
 from envfleet.kernels.jitting import can_be_repeated, reads_argument
-from envfleet.kernels.kernel import choice_limits
 
 MODES = {mode: number for number, mode in enumerate(AutoresetMode)}
 SAME_STEP = MODES[AutoresetMode.SAME_STEP]
@@ -160,17 +159,15 @@ class Source:
     def is_wrong(self) -> str:
         """Return the condition that element `k` of the `flat` actions cannot be."""
         spec = self.plan.spec
-        space: Any = spec.action_space
         if not spec.action.parts:
-            bounds = zip(("action_low", "action_high"), choice_limits(space) or (), strict=False)
+            bounds = zip(("action_low", "action_high"), spec.action.limits or (), strict=False)
             texts = (f"{name}[k % {spec.action.size}]" if len({*one}) > 1 else one[0] for name, one in bounds)
             return _is_outside("flat[k]", *texts)
         tests = []
-        for name, (key, part) in zip(spec.action.dtype.names or (), spec.action.parts, strict=True):
-            limits = choice_limits(space[key])
+        for name, (_, part) in zip(spec.action.dtype.names or (), spec.action.parts, strict=True):
             for number, index in enumerate(np.ndindex(part.shape)):
                 element = f"flat[k][{name!r}]{list(index) if part.shape else ''}"
-                tests.append(_is_outside(element, *(() if limits is None else (bound[number] for bound in limits))))
+                tests.append(_is_outside(element, *(bound[number] for bound in part.limits or ())))
         return " or ".join(tests)
 
 

@@ -97,7 +97,7 @@ class _Trial:
 
     def __init__(self, spec: KernelSpec, params: dict[str, Any], num_steps: int, seeds: list[int]) -> None:
         self.spec, self.params, self.num_steps, self.seeds = spec, params, num_steps, seeds
-        space = copy.deepcopy(spec.action_space)
+        space = copy.deepcopy(spec.action.space)
         space.seed(0)
         samples = [space.sample() for _ in range(num_steps * len(seeds))]
         if spec.action.parts:
@@ -180,7 +180,7 @@ class _Trial:
 
     def _check_values(self, batch: Any, step: int, found: list[dict[str, Any]], infos: Mapping[str, Any]) -> None:
         """Check what holds without a comparison: spaces, rewards, infos."""
-        space = self.spec.observation_space
+        space = self.spec.observation.space
         for seed, row in zip(self.seeds, found, strict=True):
             if not space.contains(map_arrays(row["observation"], _as_element)):
                 self._fail("it is not in the space", step, "observation", space, row["observation"], seed)

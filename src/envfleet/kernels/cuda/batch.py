@@ -17,7 +17,7 @@ from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda,
 from envfleet.kernels.cuda.memory import Piece
 from envfleet.kernels.cuda.target import MAX_BLOCK_THREADS, Layouts, compile_for_cuda
 from envfleet.kernels.host_actions import convert_actions, refuse_action
-from envfleet.kernels.kernel import KernelSpec, choice_limits
+from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compiling
 from envfleet.kernels.rollouts.policy_source import PolicySource
@@ -183,7 +183,7 @@ class CudaBatch(BatchBase):
 
     def _take_host(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
         """Check actions of the host, one for each of the leading dimensions."""
-        array, limits = convert_actions(self.spec, actions, leading), choice_limits(self.spec.action_space)
+        array, limits = convert_actions(self.spec, actions, leading), self.spec.action.limits
         if limits is None:
             wrong = np.isnan(array)
         else:
@@ -191,7 +191,7 @@ class CudaBatch(BatchBase):
             wrong = (array < low) | (array >= high)
         if wrong.any():
             place = int(np.argmax(wrong.reshape(math.prod(leading), -1).any(axis=1)))
-            refuse_action(self.spec.action_space, array, leading, place)
+            refuse_action(self.spec.action, array, leading, place)
         return array
 
     def _take_device(self, actions: Any, leading: tuple[int, ...]) -> int:
@@ -272,7 +272,7 @@ class CudaBatch(BatchBase):
             self._faults[0] = 0
             row = place % self.num_envs
             raise InvalidArgument(
-                f"in an earlier step the action of sub-environment {row} was not in {self.spec.action_space}: it was "
+                f"in an earlier step the action of sub-environment {row} was not in {self.spec.action.space}: it was "
                 "not stepped, and its reward was NaN; check actions on the device before they are passed"
             )
 

@@ -79,7 +79,7 @@ class MLP:
         Raises:
             InvalidArgument: It does not.
         """
-        space, outputs = spec.action_space, spec.action.size
+        space, outputs = spec.action.space, spec.action.size
         if isinstance(space, spaces.Discrete):
             outputs = int(space.n)
             heads: tuple[str, ...] = _DISCRETE_HEADS
@@ -87,8 +87,8 @@ class MLP:
             heads = _BOX_HEADS
         else:
             raise InvalidArgument(f"an MLP cannot choose from {space}, expected Discrete or a floating Box: {_OWN}")
-        if not isinstance(spec.observation_space, (spaces.Box, spaces.MultiBinary)):
-            raise InvalidArgument(f"an MLP cannot read {spec.observation_space}, expected Box or MultiBinary: {_OWN}")
+        if not isinstance(spec.observation.space, (spaces.Box, spaces.MultiBinary)):
+            raise InvalidArgument(f"an MLP cannot read {spec.observation.space}, expected Box or MultiBinary: {_OWN}")
         if self.head not in heads:
             raise InvalidArgument(f"head={self.head!r} does not fit {space}: take one of {', '.join(heads)}")
         if (self.sizes[0], self.sizes[-1]) != (spec.observation.size, outputs):
@@ -102,7 +102,7 @@ class MLP:
                 f"the critic takes {inputs} numbers and gives {values}, expected {spec.observation.size} and 1: the "
                 "elements of one observation, and its value"
             )
-        if self.head in ("tanh", "tanh_gaussian") and not (isinstance(space, spaces.Box) and space.is_bounded()):
+        if self.head in ("tanh", "tanh_gaussian") and not space.is_bounded():
             raise InvalidArgument(f"head={self.head!r} squashes into bounds, and {space} has none: take 'linear'")
         if np.size(self._log_std) not in (1, outputs):
             raise InvalidArgument(f"log_std has {np.size(self._log_std)} elements, expected 1 or {outputs}")

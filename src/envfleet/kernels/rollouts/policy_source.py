@@ -19,7 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.kernel import KernelSpec, choice_limits
+from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rollouts.policies import MLP, sizes_of
 from envfleet.kernels.source import deeper, indent
 
@@ -72,7 +72,7 @@ def policy_source(spec: KernelSpec, policy: Any) -> PolicySource:
     if not isinstance(policy, MLP):
         raise InvalidArgument(f"policy={policy!r}: pass 'random', actions (T, N, …), an MLP, or a callable")
     policy.check(spec)
-    space: Any = spec.action_space
+    space = spec.action.space
     is_discrete = policy.head in ("argmax", "categorical")
     return PolicySource(
         tuple(_discrete_head(spec, policy) if is_discrete else _box_head(spec, policy)),
@@ -87,10 +87,10 @@ def policy_source(spec: KernelSpec, policy: Any) -> PolicySource:
 
 
 def _random(spec: KernelSpec) -> PolicySource:
-    space: Any = spec.action_space
+    space = spec.action.space
     if isinstance(space, spaces.Box) and not space.is_bounded():
         raise InvalidArgument(f"random actions from {space}, which is not bounded: pass actions or a policy")
-    size, limits = spec.action.size, choice_limits(space)
+    size, limits = spec.action.size, spec.action.limits
     low, high = (space.low.ravel(), space.high.ravel()) if limits is None else limits
     if limits is None and spec.action.dtype.kind != "f":
         low, high = low.astype(np.int64), high.astype(np.int64) + 1
@@ -104,7 +104,7 @@ def _random(spec: KernelSpec) -> PolicySource:
 
 def _allowed(spec: KernelSpec) -> PolicySource:
     """Actions that the kernel's mask allows, as `Discrete.sample(mask=...)` draws them; the first if it allows none."""
-    space: Any = spec.action_space
+    space = spec.action.space
     lines = f"""\
 mask = state.action_mask
 allowed = 0
@@ -129,7 +129,7 @@ def _bounds(low: NDArray[Any], high: NDArray[Any]) -> str:
 
 
 def _discrete_head(spec: KernelSpec, policy: MLP) -> list[str]:
-    start, outputs = int(getattr(spec.action_space, "start", 0)), policy.sizes[-1]
+    start, outputs = int(spec.action.space.start), policy.sizes[-1]
     if policy.head == "argmax":
         return [
             "best = 0",
@@ -150,7 +150,7 @@ def _discrete_head(spec: KernelSpec, policy: MLP) -> list[str]:
 
 def _box_head(spec: KernelSpec, policy: MLP) -> list[str]:
     """Turn outputs into actions; behind the weights `inputs` has deviations, then their part of the density."""
-    outputs, space, place = policy.sizes[-1], spec.action_space, num_weights(policy.sizes)
+    outputs, space, place = policy.sizes[-1], spec.action.space, num_weights(policy.sizes)
     is_squashed, is_noisy = policy.head in ("tanh", "tanh_gaussian"), policy.log_std is not None
     lines = [f"total = np.float64(inputs[{place + outputs}])"] if is_noisy else []
     lines += [f"for j in range({outputs}):", "    raw = np.float64(y[j, r])"]
@@ -165,7 +165,7 @@ def _box_head(spec: KernelSpec, policy: MLP) -> list[str]:
             lines += [f"    total = total - 2.0 * ({slope})"]
     lines += [f"    actions[at * {outputs} + j] = {value}"]
     if is_noisy:
-        scale = np.log((space.high - space.low) / 2).sum() if is_squashed and isinstance(space, spaces.Box) else 0.0
+        scale = np.log((space.high - space.low) / 2).sum() if is_squashed else 0.0
         lines += [f"log_probs[at] = total - {float(scale)!r}"]
     return lines
 

@@ -92,7 +92,7 @@ class CpuSlabs(Slabs):
         if before is not None and min(counts) < 0:
             batch.load(before)
             place = min(-1 - count for count in counts if count < 0)
-            refuse_action(spec.action_space, actions, self.is_reset.shape, place)
+            refuse_action(spec.action, actions, self.is_reset.shape, place)
         return counts
 
 
