@@ -164,9 +164,9 @@ class KernelSpec:
     params: Fields
     observation: ArraySpec
     action: ArraySpec
-    reset: Callable[..., None]
-    step: Callable[..., tuple[Any, ...]]
-    observe: Callable[..., None]
+    reset: Callable[..., Any]
+    step: Callable[..., Any]
+    observe: Callable[..., Any]
     render: Callable[..., Any] | None
 
 

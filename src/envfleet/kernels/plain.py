@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +99,9 @@ class PlainEnv:
     Args:
         spec: The kernel.
         params: Values `(1,)` of its parameters.
+
+    Attributes:
+        num_results: How many values `step` returned before, 3 if it says `truncated`; `None` before the first.
     """
 
     def __init__(self, spec: KernelSpec, params: NDArray[Any] | None = None) -> None:
@@ -107,14 +109,14 @@ class PlainEnv:
         self.state = PlainRecord(spec.state)
         self.params = PlainRecord(spec.params, params, is_constant=True)
         self.rng = np.random.Generator(np.random.PCG64())
-        self._num_results: int | None = None  # what step returned before
+        self.num_results: int | None = None
 
     def reset(self, seed: int | None = None) -> Any:
         """Begin an episode, seeded as Gymnasium seeds, or going on with the same generator; returns the observation."""
         if seed is not None:
             self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-        reset: Callable[..., Any] = self.spec.reset
-        _expect_nothing(self.spec, "reset", reset(self.state, self.rng, self.params), "it writes the fields of `state`")
+        result = self.spec.reset(self.state, self.rng, self.params)
+        _expect_nothing(self.spec, "reset", result, "it writes the fields of `state`")
         return self.observe()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool]:
@@ -130,13 +132,13 @@ class PlainEnv:
             KernelError: The kernel returned something else.
         """
         action = _plain_action(self.spec.action, action)
-        result: Any = self.spec.step(self.state, action, self.rng, self.params)
+        result = self.spec.step(self.state, action, self.rng, self.params)
         if not isinstance(result, tuple) or len(result) not in (2, 3):
             raise KernelError(f"{self.spec.name}.step returned {result!r}, {EXPECTED_RESULTS}")
-        if self._num_results not in (None, len(result)):
-            before = f"{len(result)} values, and {self._num_results} before"
+        if self.num_results not in (None, len(result)):
+            before = f"{len(result)} values, and {self.num_results} before"
             raise KernelError(f"{self.spec.name}.step returned {before}, {EXPECTED_RESULTS}")
-        self._num_results = len(result)
+        self.num_results = len(result)
         for name, value in zip(("reward", "terminated", "truncated"), result, strict=False):
             if not isinstance(value, (bool, int, float, np.number, np.bool_)):
                 raise KernelError(
@@ -145,14 +147,17 @@ class PlainEnv:
                 )
         return self.observe(), float(result[0]), bool(result[1]), bool(result[2]) if len(result) == 3 else False
 
-    @property
-    def truncates(self) -> bool:
-        """Whether steps say `truncated`, as far as there have been any."""
-        return self._num_results == 3
+    def observe(self, fill: int = 0) -> Any:
+        """Return the current observation, a new array, or a dict or tuple of them.
 
-    def observe(self) -> Any:
-        """Return the current observation, a new array, or a dict or tuple of them."""
-        return self.spec.observation.unpack(self._observe_over(0))
+        Args:
+            fill: What elements that the kernel does not write are.
+        """
+        out: Any = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
+        out = out[()] if self.spec.observation.parts else out  # a record, of which numbers can be assigned
+        result = self.spec.observe(self.state, out)
+        _expect_nothing(self.spec, "observe", result, "it writes the elements of `out`")
+        return self.spec.observation.unpack(out)
 
     def check_observe(self) -> None:
         """Check that `observe` writes every element, which memory would otherwise decide.
@@ -160,7 +165,7 @@ class PlainEnv:
         Raises:
             KernelError: It does not; names the first that it leaves out.
         """
-        once, again = (self.spec.observation.unpack(self._observe_over(fill)) for fill in (0, 1))
+        once, again = self.observe(0), self.observe(1)
         keys = [key for key, _ in self.spec.observation.parts]
         arrays = [(f"out[{key!r}]", once[key], again[key]) for key in keys] if keys else [("out", once, again)]
         for out, one, other in arrays:
@@ -172,13 +177,6 @@ class PlainEnv:
                     f"first is {place}, or it reads them: `{out}` has the shape {one.shape} of observation_space and "
                     "holds anything at first, so write every element"
                 )
-
-    def _observe_over(self, fill: int) -> Any:
-        out: Any = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
-        out = out[()] if self.spec.observation.parts else out  # a record, of which numbers can be assigned
-        observe: Callable[..., Any] = self.spec.observe
-        _expect_nothing(self.spec, "observe", observe(self.state, out), "it writes the elements of `out`")
-        return out
 
 
 def _plain_action(form: ArraySpec, action: Any) -> Any:
@@ -218,7 +216,7 @@ def rehearse(spec: KernelSpec) -> bool:
                     break
     except Exception as error:
         raise describe(spec, error) from error
-    return env.truncates
+    return env.num_results == 3
 
 
 def describe(spec: KernelSpec, error: Exception) -> KernelError:
@@ -228,7 +226,10 @@ def describe(spec: KernelSpec, error: Exception) -> KernelError:
         spec: The kernel.
         error: What it raised.
     """
-    place, text = _find_place(error), _describe_error(spec, error)
+    place, text = _find_place(error), str(error)
+    if not isinstance(error, KernelError):
+        advice = (what.format(spec=spec) for kind, clue, what in _ADVICE if isinstance(error, kind) and clue in text)
+        text = "; ".join((f"{type(error).__name__}: {text}", *advice))
     return KernelError(f"{spec.name}, {place}: {text}" if place else text)
 
 
@@ -241,11 +242,3 @@ def _find_place(error: Exception) -> str:
             place = describe_line(code.co_filename, trace.tb_lineno, code.co_name)
         trace = trace.tb_next
     return place
-
-
-def _describe_error(spec: KernelSpec, error: Exception) -> str:
-    if isinstance(error, KernelError):
-        return str(error)
-    text = f"{type(error).__name__}: {error}"
-    advice = (what.format(spec=spec) for kind, clue, what in _ADVICE if isinstance(error, kind) and clue in text)
-    return "; ".join((text, *advice))

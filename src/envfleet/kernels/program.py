@@ -62,9 +62,8 @@ def fingerprint_of(spec: KernelSpec, *, has_places: bool = False) -> str:
     Raises:
         KernelError: They refer to something that cannot be compiled.
     """
-    functions: list[Any] = [spec.reset, spec.step, spec.observe]
     try:
-        return fingerprint(functions, has_places=has_places)
+        return fingerprint([spec.reset, spec.step, spec.observe], has_places=has_places)
     except KernelError as error:
         raise KernelError(f"{spec.name}, {error}") from error
 
