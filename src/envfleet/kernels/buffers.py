@@ -98,9 +98,10 @@ class BufferPlan:
             reset in this step), `elapsed` steps, `returns`, the number of `episodes` so far, and when this one had
             `begun`, in nanoseconds.
         actions: What steps take.
+        shown: Observations and infos, which resets and steps write.
         outputs: Arrays a step hands out.
         ended: The episodes that ended in a step, one after the other.
-        finals: Observations and infos that a reset replaced in `SAME_STEP`.
+        finals: Those of `shown` that a reset replaced in `SAME_STEP`.
         all: All of them, in the order of the table of addresses.
     """
 
@@ -118,22 +119,20 @@ class BufferPlan:
         )
         self.kept = (*self.state.buffers, *self.rng.buffers, *self.episode)
         self.actions = Buffer("actions", spec.action.dtype, spec.action.shape)
-        infos = tuple(
-            Buffer(f"i_{name}", spec.state.dtype[name].base, spec.state.dtype[name].shape)
-            for name in spec.kernel.info_fields
+        infos = [(f"i_{name}", spec.state.dtype[name]) for name in spec.kernel.info_fields]
+        self.shown = (
+            Buffer("observations", spec.observation.dtype, spec.observation.shape),
+            *(Buffer(name, dtype.base, dtype.shape) for name, dtype in infos),
         )
         self.outputs = (
-            Buffer("observations", spec.observation.dtype, spec.observation.shape),
+            self.shown[0],
             Buffer("rewards", np.dtype(np.float64)),
             Buffer("terminated", np.dtype(np.bool_)),
             Buffer("truncated", np.dtype(np.bool_)),
-            *infos,
+            *self.shown[1:],
         )
         self.ended = Buffer("ended", ENDED_DTYPE)
-        self.finals = (
-            Buffer("final_observations", spec.observation.dtype, spec.observation.shape),
-            *(Buffer(f"final_{info.name}", info.dtype, info.shape) for info in infos),
-        )
+        self.finals = tuple(dataclasses.replace(one, name=f"final_{one.name}") for one in self.shown)
         self.all = (*self.kept, *self.params.buffers, *self.outputs, self.ended, *self.finals)
 
 

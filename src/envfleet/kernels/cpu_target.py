@@ -114,10 +114,9 @@ def begin(i, now, {self._row_names}):
 
     def _renew(self) -> str:
         plan = self._plan
-        replaced = (plan.outputs[0], *plan.outputs[4:])
         finals = [
             f"for k in range({old.size}):\n    {new.name}[i * {old.size} + k] = {old.name}[i * {old.size} + k]"
-            for old, new in zip(replaced, plan.finals, strict=True)
+            for old, new in zip(plan.shown, plan.finals, strict=True)
         ]
         return f"""
 @inner

@@ -121,20 +121,14 @@ class Checked(Part):
         return [passes]
 
 
-INNER: dict[str, Any] = {
-    "error_model": "numpy",
-    "nogil": True,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "pipeline_class": Part,
-}
+ENTRY: dict[str, Any] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True, "pipeline_class": Part}
+"""For what Python calls."""
+
+INNER: dict[str, Any] = {**ENTRY, "no_cpython_wrapper": True}
 """For what only compiled code calls: it needs no way in from Python."""
 
 DISTINCT: dict[str, Any] = {**INNER, "pipeline_class": DistinctArrays}
 """For the same, of arrays that never overlap."""
-
-ENTRY: dict[str, Any] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True, "pipeline_class": Part}
-"""For what Python calls, too."""
 
 FLAGS: dict[str, Any] = {**INNER, "forceinline": True}
 """A call that is left in a loop keeps it scalar, so functions are inlined whatever their size."""

@@ -21,6 +21,7 @@ from envfleet.kernels.explaining import explain
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import rehearse
 from envfleet.kernels.references import fingerprint
+from envfleet.kernels.rules import check_returns
 from envfleet.kernels.source import Source
 
 if TYPE_CHECKING:
@@ -75,9 +76,8 @@ def check_functions(spec: KernelSpec) -> bool:
         KernelError: There is one; names the line.
         MissingDependency: Numba is not installed.
     """
-    require_numba()
-    from envfleet.kernels.rules import check_returns
-
+    if importlib.util.find_spec("numba") is None:
+        raise MissingDependency("numba, which compiles kernels, is not installed: pip install 'envfleet[kernels]'")
     truncates = rehearse(spec)
     check_returns(spec)
     return truncates
@@ -147,16 +147,6 @@ def compile_source(
                 if is_lasting:
                     write_code(path, data)
     return load_machine_code(module, data)
-
-
-def require_numba() -> None:
-    """Check that numba is there, which only kernels need.
-
-    Raises:
-        MissingDependency: It is not.
-    """
-    if importlib.util.find_spec("numba") is None:
-        raise MissingDependency("numba, which compiles kernels, is not installed: pip install 'envfleet[kernels]'")
 
 
 def load_module(spec: KernelSpec, text: str, name: str, *more: str, debug: bool = False) -> types.ModuleType:

@@ -48,7 +48,7 @@ class DeviceSlabs(Slabs):
         ended = batch.ended(self._results)
         places = ended["row"].copy()
         ended["row"] %= self._num_envs
-        names = [one.name for one in (batch.plan.outputs[0], *batch.plan.outputs[4:])]
+        names = [one.name for one in batch.plan.shown]
         steps = places // self._num_envs
         if batch.is_same_step:
             return ended, steps, [self._take(f"final_{name}", places) for name in names]

@@ -106,7 +106,6 @@ class CudaTarget:
         size = plan.outputs[0].size
         self._elements = f"array_{name}({base} + {layout.address(name, rows)}, {rows} * {size})"
         self._element = f"elements[k * {rows} + {'i' if layouts.has_frames else 'at'}]"
-        self._shown = [buffer.name for buffer in (*plan.outputs[:1], *plan.outputs[4:])]
 
     def text(self) -> str:
         """Return the whole module."""
@@ -205,7 +204,7 @@ def reset(kept, params_at, rows_at, seeds_at, flags_at, count, room, now):
 """
 
     def _observe(self) -> str:
-        shown = self._arrays(self._layouts.out, self._shown, "out", "rows")
+        shown = self._arrays(self._layouts.out, [one.name for one in self._plan.shown], "out", "rows")
         return f"""
 @kernel
 def observe(kept, out, n, room, rows):
