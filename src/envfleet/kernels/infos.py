@@ -13,11 +13,9 @@ from envfleet.kernels.batch_base import Ended
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.options import Options
 
-_FIRST_INFO = 4
-
 
 class KernelInfos:
-    """Infos of resets and steps. Masks of steps in which every row is set are made once, and read-only.
+    """Infos of resets and steps. Masks in which every row is set are made once, and read-only.
 
     Args:
         spec: The kernel.
@@ -34,17 +32,13 @@ class KernelInfos:
 
     def reset(self, arrays: tuple[Any, ...], rows: NDArray[np.int64] | None) -> dict[str, Any]:
         """Return the infos of a reset of `rows`, or of all."""
-        size = self._num_envs if rows is None else len(rows)
-        infos: dict[str, Any] = {}
-        for name, column in zip(self._names, arrays[_FIRST_INFO:], strict=True):
-            infos[name] = column if rows is None else column.take(rows, axis=0)
-            infos[f"_{name}"] = np.ones(size, np.bool_)
-        return infos
+        infos = self.step(arrays, None)
+        return infos if rows is None else {name: column.take(rows, axis=0) for name, column in infos.items()}
 
     def step(self, arrays: tuple[Any, ...], ended: Ended | None) -> dict[str, Any]:
         """Return the infos of a step; `ended` are the episodes that ended in it, if any did and they are gathered."""
         infos: dict[str, Any] = {}
-        for name, column in zip(self._names, arrays[_FIRST_INFO:], strict=True):
+        for name, column in zip(self._names, arrays[4:], strict=True):
             infos[name], infos[f"_{name}"] = column, self._all
         if ended is None:
             return infos

@@ -67,15 +67,12 @@ class Layouts:
     def __init__(self, plan: BufferPlan, *, has_own_params: bool, has_finals: bool = True) -> None:
         observations, finals = plan.outputs[0], plan.finals if has_finals else ()
         self.has_frames = not _is_small(observations.dtype, observations.size)
-        is_copied = {
-            "state": _is_small(plan.state.dtype),
-            "params": has_own_params and _is_small(plan.params.dtype),
-        }
-        self.copied = frozenset(name for name, is_one in is_copied.items() if is_one)
+        records = (plan.state, plan.params) if has_own_params else (plan.state,)
+        self.copied = frozenset(one.variable for one in records if _is_small(one.dtype))
         drawn = (dataclasses.replace(observations, name="drawn"),) if self.has_frames else ()
         frames = (observations.name,) if self.has_frames else ()
-        self.kept = Layout((*plan.kept, *drawn), packed=() if is_copied["state"] else (plan.state.prefix,))
-        self.params = Layout(plan.params.buffers, packed=() if is_copied["params"] else (plan.params.prefix,))
+        self.kept = Layout((*plan.kept, *drawn), packed=() if "state" in self.copied else (plan.state.prefix,))
+        self.params = Layout(plan.params.buffers, packed=() if "params" in self.copied else (plan.params.prefix,))
         results = (*plan.outputs, IS_RESET, plan.ended, *finals)
         self.out = Layout(results, packed=(plan.ended.name, plan.finals[0].name, *frames))
 
