@@ -234,6 +234,3 @@ class BatchBase(abc.ABC):
             self._keep(name, values, rows)
         if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
             self.set_params(dict(state.params), rows)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a batch of kernel environments holds addresses of its memory: pickle what save() returns")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, Failure, InvalidArgument, KernelIndexError, ResetNeeded
 from envfleet.fleet import engine as seam
+from envfleet.fleet.checks import check_choice
 from envfleet.fleet.episodes import EpisodeStatus
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
@@ -24,7 +25,6 @@ from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.infos import KernelInfos
 from envfleet.kernels.kernel import Kernel, KernelSpec, choose_kernel, read_kernel
 from envfleet.kernels.requests import (
-    check_render_mode,
     convert_values,
     read_first_seed,
     read_limit,
@@ -67,7 +67,7 @@ class KernelEngine(seam.Engine):
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
-        check_render_mode(render_mode)
+        check_choice("render_mode", render_mode, (None, "rgb_array"))
         self._kernel, self._num_envs, self.copy = spec, num_envs, options.copy
         self._unpack, self._has_parts = spec.observation.unpack, bool(spec.observation.parts)
         self._first_seed = read_first_seed(options.seed, num_envs)
@@ -202,7 +202,8 @@ class KernelEngine(seam.Engine):
         if request.args or request.kwargs:
             raise InvalidArgument(f"call({name!r}) with arguments: kernels have no methods that take any")
         if name == "render":
-            return self._render()
+            is_shown = self.traits.render_mode is not None
+            return [self._batch.render(row) if is_shown else None for row in range(self._num_envs)]
         if name == "np_random":
             return [to_generator(record) for record in self._batch.rng_records()]
         if name == "np_random_seed":
@@ -227,11 +228,6 @@ class KernelEngine(seam.Engine):
         if self._seeds is None:
             raise ResetNeeded(f"set_attr({name!r}) before the first reset, which sets it: call reset() first")
         self._batch.write(name, convert_values(self._kernel.state.dtype[name], self._num_envs, name, values))
-
-    def _render(self) -> Sequence[Any]:
-        if self.traits.render_mode is None:
-            return [None] * self._num_envs
-        return [self._batch.render(row) for row in range(self._num_envs)]
 
     def _load(self, request: seam.SetState) -> None:
         states, rows = request.states, request.rows

@@ -12,12 +12,12 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 
-from envfleet.fleet.checks import check_whole
+from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import batch_of_one
 from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
-from envfleet.kernels.requests import LARGEST_SEED, check_render_mode, read_params
+from envfleet.kernels.requests import LARGEST_SEED, read_params
 from envfleet.kernels.rng import from_generator, to_generator
 from envfleet.options import Options
 
@@ -44,7 +44,7 @@ class KernelEnv(gym.Env[Any, Any]):
         chosen, params = choose_kernel(kernel, params)
         self._kernel = spec = read_kernel(chosen)
         self._fields = frozenset({*spec.params.names, *spec.state.names})
-        check_render_mode(render_mode)
+        check_choice("render_mode", render_mode, (None, "rgb_array"))
         self.render_mode = render_mode
         self.metadata = {**type(self).metadata, "render_fps": spec.kernel.render_fps}
         # Of its own: a space draws, and seeding one environment's must not touch another's.

@@ -39,16 +39,6 @@ def read_limit(max_episode_steps: Any) -> int | None:
     return check_whole("max_episode_steps", max_episode_steps, 1)
 
 
-def check_render_mode(render_mode: str | None) -> None:
-    """Check that kernels can be rendered so.
-
-    Raises:
-        InvalidArgument: They cannot.
-    """
-    if render_mode not in (None, "rgb_array"):
-        raise InvalidArgument(f"render_mode={render_mode!r}: kernels render as 'rgb_array', or not at all (None)")
-
-
 def read_seeds(seeds: Seeds, rows: NDArray[np.int64], num_envs: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """Return the seeds of the rows that are reset, and which of them have one.
 

@@ -240,10 +240,6 @@ def choice_below(rng: Any, a: int, p: Any = None) -> np.int64:
     """Draw an int64 from 0 to a - 1, as `Generator.choice(a, p=p)`."""
     if p is None:
         return _integers(rng, np.int64(0), np.int64(a))
-    return _weighted_place(rng, p)
-
-
-def _weighted_place(rng: Any, p: Any) -> np.int64:
     total = 0.0
     for share in p:
         total += share

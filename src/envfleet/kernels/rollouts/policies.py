@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_choice
 from envfleet.kernels.kernel import KernelSpec
 
 Activation = Literal["tanh", "relu"]
 Head = Literal["argmax", "categorical", "linear", "tanh", "gaussian", "tanh_gaussian"]
 
-_ACTIVATIONS = ("tanh", "relu")
 _DISCRETE_HEADS = ("argmax", "categorical")
 _NOISY_HEADS = ("gaussian", "tanh_gaussian")
 _BOX_HEADS = ("linear", "tanh", *_NOISY_HEADS)
@@ -52,10 +52,8 @@ class MLP:
     critic: Sequence[tuple[Any, Any]] | None = None
 
     def __post_init__(self) -> None:
-        if self.activation not in _ACTIVATIONS:
-            raise InvalidArgument(f"activation={self.activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
-        if self.head not in (*_DISCRETE_HEADS, *_BOX_HEADS):
-            raise InvalidArgument(f"head={self.head!r}, expected one of {', '.join((*_DISCRETE_HEADS, *_BOX_HEADS))}")
+        check_choice("activation", self.activation, get_args(Activation))
+        check_choice("head", self.head, get_args(Head))
         if (self.log_std is not None) != (self.head in _NOISY_HEADS):
             what = "needs log_std" if self.log_std is None else "takes no log_std"
             raise InvalidArgument(f"head={self.head!r} {what}: it belongs to {' and '.join(_NOISY_HEADS)}")

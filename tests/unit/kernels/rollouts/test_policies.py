@@ -255,8 +255,8 @@ def test_advantages_need_a_critic() -> None:
     ("arguments", "message"),
     [
         ({"weights": []}, "an MLP without layers"),
-        ({"weights": layers(3, 4), "activation": "gelu"}, "activation='gelu', expected one of tanh, relu"),
-        ({"weights": layers(3, 4), "head": "softmax"}, "head='softmax', expected one of argmax"),
+        ({"weights": layers(3, 4), "activation": "gelu"}, "activation='gelu': pass one of 'tanh', 'relu'"),
+        ({"weights": layers(3, 4), "head": "softmax"}, "head='softmax': pass one of 'argmax'"),
         ({"weights": layers(3, 4), "head": "gaussian"}, "head='gaussian' needs log_std"),
         ({"weights": layers(3, 4), "log_std": 0.0}, "head='argmax' takes no log_std"),
         ({"weights": [*layers(3, 5), *layers(4, 2)]}, r"layer 1 has W of shape \(2, 4\) .* expected \(outputs, 5\)"),
