@@ -11,7 +11,6 @@ from envfleet.kernels.buffers import NUMBERS
 from envfleet.kernels.cuda.availability import cuda_target, import_cuda
 from envfleet.kernels.cuda.batch import CudaBatch
 from envfleet.kernels.cuda.memory import Layout, Piece
-from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.policy_source import PolicySource
 from envfleet.kernels.rollouts.slabs import Slabs
 
@@ -33,14 +32,13 @@ class DeviceSlabs(Slabs):
         super().__init__(batch.plan, {name: array.by_steps(batch.num_envs) for name, array in whole.items()})
 
     def run(
-        self, batch: CudaBatch, chooser: PolicySource, actions: Any, network: MLP | None, seed: int
+        self, batch: CudaBatch, chooser: PolicySource, actions: Any, inputs: NDArray[np.float32], seed: int
     ) -> tuple[NDArray[Any], NDArray[np.int64], list[NDArray[Any]]]:
         """Step all rows; returns records of the ended episodes by step, then row, these steps, and their last outputs.
 
         Raises:
             InvalidArgument: An action that was not in the action space; all other rows were stepped.
         """
-        inputs = np.zeros(1, np.float32) if network is None else network.inputs()
         sent = import_cuda().to_device(inputs, stream=batch.stream.of_numba)
         given = (cuda_target().address_of(sent), self._numbers.address, seed) if chooser.lines else ()
         address = int(actions.__cuda_array_interface__["data"][0])

@@ -46,13 +46,12 @@ class CpuSlabs(Slabs):
         ).values()
 
     def run(
-        self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], network: MLP | None, seed: int
+        self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
     ) -> tuple[NDArray[Any], NDArray[np.int64], list[NDArray[Any]]]:
         """Step all rows; returns records of the ended episodes by step, then row, these steps, and their last outputs.
 
         The order does not depend on the slices of rows that threads take.
         """
-        inputs = np.zeros(0, np.float32) if network is None else network.inputs()
         counts, num_steps = self._step(batch, chooser, actions, inputs, seed), len(actions)
         starts = [start * num_steps for start, _ in batch.crew.spans]
         places = np.concatenate([start + np.arange(count) for start, count in zip(starts, counts, strict=True)])
@@ -112,8 +111,9 @@ def run_rollout(
         )
     slabs = _make_slabs(batch, num_steps) if out is None else out.memory[1]
     network = policy if isinstance(policy, MLP) else None
+    inputs = np.zeros(1, np.float32) if network is None else network.inputs()
     actions = batch.take_actions(policy, (num_steps, num_envs)) if is_given else slabs.actions
-    ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, network, word)
+    ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, inputs, word)
     observations, rewards, terminated, truncated, *infos = slabs.outputs
     rows, names, unpack = ended["row"].copy(), spec.kernel.info_fields, spec.observation.unpack
     episodes = RolloutEpisodes(
@@ -125,7 +125,6 @@ def run_rollout(
         unpack(last),
         dict(zip(names, last_infos, strict=True)),
     )
-    has_values = network is not None and network.critic is not None
     return Rollout(
         unpack(observations),
         actions,
@@ -137,8 +136,8 @@ def run_rollout(
         episodes,
         (form, slabs),
         slabs.log_probs if network is not None and network.is_stochastic else None,
-        slabs.values[:-1] if has_values else None,
-        slabs.next_values if has_values else None,
+        slabs.values[:-1] if chooser.critic else None,
+        slabs.next_values if chooser.critic else None,
     )
 
 

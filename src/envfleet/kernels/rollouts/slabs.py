@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envfleet.kernels.buffers import BufferPlan
+from envfleet.kernels.buffers import NUMBERS, BufferPlan
 
 
 class Slabs:
@@ -25,11 +25,7 @@ class Slabs:
     """
 
     def __init__(self, plan: BufferPlan, whole: Mapping[str, Any]) -> None:
-        names = [buffer.name for buffer in plan.outputs]
-        self.outputs = [whole[names[0]], *(whole[name][:-1] for name in names[1:])]
-        self.actions, self.is_reset = whole["actions"][:-1], whole["is_reset"][:-1]
-        self.log_probs, self.values, self.next_values = (
-            whole["log_probs"][:-1],
-            whole["values"],
-            whole["next_values"][:-1],
-        )
+        slabs = {name: array if name in ("observations", "values") else array[:-1] for name, array in whole.items()}
+        self.outputs = [slabs[one.name] for one in plan.outputs]
+        self.actions, self.is_reset = slabs["actions"], slabs["is_reset"]
+        self.log_probs, self.values, self.next_values = (slabs[one.name] for one in NUMBERS)
