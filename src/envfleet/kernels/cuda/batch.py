@@ -20,7 +20,7 @@ from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compiling
-from envfleet.kernels.rollouts.policy_source import PolicySource
+from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource
 from envfleet.options import Options
 
 
@@ -60,7 +60,6 @@ class CudaBatch(BatchBase):
             self.plan, has_own_params=self._needs_own_params(), has_finals=self.is_same_step
         )
         self._kept = Piece(self.stream, layouts.kept, num_envs)
-        self._room = self._kept.room
         self._clear(self._kept.data, self.stream.of_numba)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
@@ -90,13 +89,13 @@ class CudaBatch(BatchBase):
         self._program = compile_for_cuda(self.spec, has_own_params)
         self._launch = self.launcher(self._program.step, self.num_envs)
         self._launch_observe = self.launcher(self._program.observe, self.num_envs)
-        self._launch_policy: dict[PolicySource, Any] = {}
+        self._launches: dict[PolicySource, Any] = {GIVEN: self._launch}
         with compiling(self.spec, "CUDA"), cuda_target().translating():
             out = place = self._last.place.address
             self.launcher(self._program.reset, 1)(
-                self._kept.address, piece.address, place, place, place, 0, self._room, 0
+                self._kept.address, piece.address, place, place, place, 0, self._kept.room, 0
             )
-            self._launch_observe(self._kept.address, out, 0, self._room, self._room)
+            self._launch_observe(self._kept.address, out, 0, self._kept.room, self._kept.room)
             self._launch_step(self._launch, self._last.place, self._actions_home_at, 0, num_rows=0)
 
     def launcher(self, entry: Any, count: int) -> Any:
@@ -128,7 +127,7 @@ class CudaBatch(BatchBase):
             self._params_piece.address,
             *map(target.address_of, sent),
             count,
-            self._room,
+            self._kept.room,
             time.perf_counter_ns(),
         )
         return self.observe()
@@ -140,7 +139,7 @@ class CudaBatch(BatchBase):
         return self._hand(out)
 
     def _observe_to(self, out: Piece) -> None:
-        self._launch_observe(self._kept.address, out.address, self.num_envs, self._room, out.room)
+        self._launch_observe(self._kept.address, out.address, self.num_envs, self._kept.room, out.room)
 
     def _hand(self, out: OutputSet) -> tuple[DeviceArray, ...]:
         return tuple(out.arrays[: len(self.plan.outputs)])
@@ -221,16 +220,16 @@ class CudaBatch(BatchBase):
             num_steps: T.
             *given: What the policy needs: addresses of its inputs and of what networks say, and its seed.
         """
-        launch, form = self._launch, (num_steps, self.num_envs, *given)
-        if policy.lines and policy not in self._launch_policy:
+        form = (num_steps, self.num_envs, *given)
+        if policy not in self._launches:
             program = compile_for_cuda(self.spec, self._has_own_params, policy)
-            self._launch_policy[policy] = self.launcher(program.step, self.num_envs)
+            self._launches[policy] = self.launcher(program.step, self.num_envs)
             with compiling(self.spec, "rollouts on CUDA"), cuda_target().translating():
-                self._launch_step(self._launch_policy[policy], out, actions_at, 0, num_rows=0, form=form)
-        if policy.lines:
-            launch = self._launch_policy[policy]
+                self._launch_step(self._launches[policy], out, actions_at, 0, num_rows=0, form=form)
         self._observe_to(out)
-        self._launch_step(launch, out, actions_at, time.perf_counter_ns(), num_rows=self.num_envs, form=form)
+        self._launch_step(
+            self._launches[policy], out, actions_at, time.perf_counter_ns(), num_rows=self.num_envs, form=form
+        )
 
     def _launch_step(
         self, launch: Any, out: Piece, actions_at: int, now: int, *, num_rows: int, form: tuple[int, ...] = (1, 0)
@@ -243,7 +242,7 @@ class CudaBatch(BatchBase):
             actions_at,
             self._faults_at,
             num_rows,
-            self._room,
+            self._kept.room,
             self._limit,
             self._mode,
             out.room,

@@ -110,11 +110,6 @@ class CudaTarget:
         header = _HEADER.format(name=self._plan.spec.name) + self._policy.constants
         return "\n\n".join(part.strip("\n") for part in (header, *parts)) + "\n"
 
-    def elements(self) -> dict[str, np.dtype[Any]]:
-        """Return what the arrays consist of, by name."""
-        layouts = (self._layouts.kept, self._layouts.params, self._layouts.out, _NUMBERS)
-        return {name: layout.element(name) for layout in layouts for name in layout.buffers}
-
     def _arrays(self, layout: Layout, names: Iterable[str], base: str, rows: str) -> list[str]:
         """Make arrays over the buffers that lie at address `base`, in memory for so many `rows`."""
         lines = []
@@ -343,10 +338,11 @@ def _compile(spec: KernelSpec, has_own_params: bool, policy: PolicySource, _fing
     plan, target = BufferPlan(spec), cuda_target()
     layouts = Layouts(plan, has_own_params=has_own_params)
     source = Source(plan, has_own_params=has_own_params, truncates=truncates, copied=layouts.copied)
-    cuda_code = CudaTarget(source, layouts, policy)
-    text = cuda_code.text()
-    module = load_module(spec, text, "device", importlib.metadata.version("numba-cuda"))
-    arrays = cuda_code.elements() | {
+    module = load_module(
+        spec, CudaTarget(source, layouts, policy).text(), "device", importlib.metadata.version("numba-cuda")
+    )
+    pieces = (layouts.kept, layouts.params, layouts.out, _NUMBERS)
+    arrays = {name: piece.element(name) for piece in pieces for name in piece.buffers} | {
         "actions": spec.action.dtype,
         "inputs": np.dtype(np.float32),
         "counts": np.dtype(np.int64),
