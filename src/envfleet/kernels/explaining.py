@@ -66,10 +66,10 @@ _ADVICE = (
 )
 
 
-def describe_line(file: str, line: int, function: str) -> str:
+def describe_line(file: str, line: int, function: str = "") -> str:
     """Return a line of a user's code, with its text if it can be read."""
     text = linecache.getline(file, line).strip()
-    return f"{file}:{line}, in {function}" + (f" (`{text}`)" if text else "")
+    return f"{file}:{line}" + (f", in {function}" if function else "") + (f" (`{text}`)" if text else "")
 
 
 def explain(spec: KernelSpec, error: Exception) -> str:
@@ -98,6 +98,5 @@ def _describe_place(text: str) -> str:
     for found in _PLACE.finditer(text):  # the innermost comes first
         file, line = Path(found["file"] or found["file_"]).resolve(), int(found["line"] or found["line_"])
         if file.parent != _OURS and not _GENERATED.search(file.parent.name):
-            source = linecache.getline(str(file), line).strip()
-            return f", {file}:{line}" + (f" (`{source}`)" if source else "")
+            return f", {describe_line(str(file), line)}"
     return ""

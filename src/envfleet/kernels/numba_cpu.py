@@ -171,15 +171,9 @@ make_checked_function = FunctionTree(_jit(**FLAGS | _CHECKS), _jit(**INNER | _CH
 add_draws(numba.extending, types, numba.from_dtype(RNG_DTYPE), make_function, jit_options=FLAGS)
 
 
-def _put_methods_first() -> None:
-    """Let numba look for a record's methods before its fields: it takes the first answer, and a field is an error."""
-    context = cpu_target.typing_context
-    context.refresh()  # numba's own come now, or after ours, or came before them
-    context._attributes[types.Record].sort(key=lambda found: isinstance(found, RecordAttribute))
-
-
-_put_methods_first()
-
+# Numba takes the first answer, and a field is an error: it is to look for a record's methods before its fields.
+cpu_target.typing_context.refresh()  # numba's own come now, or after ours, or came before them
+cpu_target.typing_context._attributes[types.Record].sort(key=lambda found: isinstance(found, RecordAttribute))
 
 new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, numba.from_dtype)
 array_at = functools.partial(make_array_at, intrinsic, types, numba.from_dtype, 0)

@@ -51,15 +51,13 @@ class PlainRecord:
         is_constant: Whether assignments are refused, as to parameters.
     """
 
-    __slots__ = ("_fields", "_values")
     _fields: Fields
     _values: NDArray[Any]
 
     def __init__(self, fields: Fields, values: NDArray[Any] | None = None, *, is_constant: bool = False) -> None:
         own = fields.default_record() if values is None else values.copy()
         own.flags.writeable = not is_constant
-        object.__setattr__(self, "_fields", fields)
-        object.__setattr__(self, "_values", own)
+        vars(self).update(_fields=fields, _values=own)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
