@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchBase, Ended
 from envfleet.kernels.buffers import ENDED_DTYPE, allocate
-from envfleet.kernels.cpu_target import FIRST_ADDRESS, LIMIT, MODE, NOW, NUM_ROWS
+from envfleet.kernels.cpu_target import FIRST_ADDRESS, NOW
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
@@ -66,11 +66,8 @@ class CpuBatch(BatchBase):
         self._fill(held_params, self._params)
         program = compile_kernel(spec, has_own_params, debug=self._debug)
         held = self._kept | held_params | {"ended": self._ended} | self._finals
-        table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
-        table[[NUM_ROWS, LIMIT, MODE]] = self.num_envs, self._limit, self._mode
-        for place, buffer in enumerate(plan.all, FIRST_ADDRESS):
-            if buffer.name in held:
-                table[place] = held[buffer.name].ctypes.data
+        addresses = (held[one.name].ctypes.data if one.name in held else 0 for one in plan.all)
+        table = np.array([self.num_envs, self._limit, self._mode, 0, *addresses], np.int64)
         first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
         forms = [((self.num_envs, *out.shape), out.dtype) for out in plan.outputs]
 
