@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -224,19 +225,11 @@ def describe(spec: KernelSpec, error: Exception) -> KernelError:
         spec: The kernel.
         error: What it raised.
     """
-    place, text = _find_place(error), str(error)
+    text, frames = str(error), traceback.extract_tb(error.__traceback__)
     if not isinstance(error, KernelError):
         advice = (what.format(spec=spec) for kind, clue, what in _ADVICE if isinstance(error, kind) and clue in text)
         text = "; ".join((f"{type(error).__name__}: {text}", *advice))
-    return KernelError(f"{spec.name}, {place}: {text}" if place else text)
-
-
-def _find_place(error: Exception) -> str:
-    """Return the innermost line of the error that is neither ours nor of the libraries that kernels call."""
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(_OF_OTHERS):
-            place = describe_line(code.co_filename, trace.tb_lineno, code.co_name)
-        trace = trace.tb_next
-    return place
+    for frame in reversed(frames):  # from the innermost, of which some are ours or of libraries that kernels call
+        if not frame.filename.startswith(_OF_OTHERS):
+            return KernelError(f"{spec.name}, {describe_line(frame.filename, frame.lineno or 0, frame.name)}: {text}")
+    return KernelError(text)
