@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,12 @@ class KernelInfos:
         self._all = np.ones(num_envs, np.bool_)
         self._all.flags.writeable = False
 
-    def reset(self, arrays: tuple[Any, ...], rows: NDArray[np.int64] | None) -> dict[str, Any]:
+    def reset(self, arrays: Sequence[Any], rows: NDArray[np.int64] | None) -> dict[str, Any]:
         """Return the infos of a reset of `rows`, or of all."""
         infos = self.step(arrays, None)
         return infos if rows is None else {name: column.take(rows, axis=0) for name, column in infos.items()}
 
-    def step(self, arrays: tuple[Any, ...], ended: Ended | None) -> dict[str, Any]:
+    def step(self, arrays: Sequence[Any], ended: Ended | None) -> dict[str, Any]:
         """Return the infos of a step; `ended` are the episodes that ended in it, if any did and they are gathered."""
         infos: dict[str, Any] = {}
         for name, column in zip(self._names, arrays[4:], strict=True):

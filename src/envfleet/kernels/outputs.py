@@ -15,8 +15,7 @@ class OutputSet(NamedTuple):
 
     Attributes:
         place: Where compiled code finds `arrays`: a table of addresses, or a piece of device memory.
-        arrays: Observations, rewards, terminated, truncated, and infos, each `(num_envs, …)`; on a device then the
-            ended episodes and, in `SAME_STEP`, the final observations and infos.
+        arrays: Observations, rewards, terminated, truncated, and infos, each `(num_envs, …)`.
     """
 
     place: Any

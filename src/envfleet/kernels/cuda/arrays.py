@@ -62,8 +62,7 @@ class DeviceArray:
     @property
     def address(self) -> int:
         """Where it begins on the device."""
-        address: int = cuda_target().address_of(self._data)
-        return address
+        return int(cuda_target().address_of(self._data))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

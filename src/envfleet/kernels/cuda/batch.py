@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,11 +64,9 @@ class CudaBatch(BatchBase):
         for name, value in spec.state.defaults.items():
             self.write(name, value)
 
-        handed = (*self.plan.outputs, *self.plan.finals[: 1 if self.is_same_step else 0])
-
         def make_set() -> OutputSet:
             piece = Piece(self.stream, layouts.out, num_envs)
-            return OutputSet(piece, [piece.array(one.name) for one in handed])
+            return OutputSet(piece, [piece.array(one.name) for one in self.plan.outputs])
 
         self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
         self._last = self._pool.take()
@@ -107,7 +105,7 @@ class CudaBatch(BatchBase):
 
     def reset(
         self, rows: NDArray[np.int64], seeds: NDArray[np.uint64], is_seeded: NDArray[np.bool_]
-    ) -> tuple[DeviceArray, ...]:
+    ) -> Sequence[DeviceArray]:
         """Begin new episodes in some rows.
 
         Args:
@@ -132,19 +130,16 @@ class CudaBatch(BatchBase):
         )
         return self.observe()
 
-    def observe(self) -> tuple[DeviceArray, ...]:
+    def observe(self) -> Sequence[DeviceArray]:
         """Return the same arrays, of which observations and infos mean something."""
         out = self._pool.take()
         self._observe_to(out.place)
-        return self._hand(out)
+        return out.arrays
 
     def _observe_to(self, out: Piece) -> None:
         self._launch_observe(self._kept.address, out.address, self.num_envs, self._kept.room, out.room)
 
-    def _hand(self, out: OutputSet) -> tuple[DeviceArray, ...]:
-        return tuple(out.arrays[: len(self.plan.outputs)])
-
-    def step(self, actions: Any, now: int) -> tuple[tuple[DeviceArray, ...], Ended | None]:
+    def step(self, actions: Any, now: int) -> tuple[Sequence[DeviceArray], Ended | None]:
         """Step every row once.
 
         Args:
@@ -169,7 +164,7 @@ class CudaBatch(BatchBase):
         out = self._pool.take()
         self._launch_step(self._launch, out.place, address, now, num_rows=self.num_envs)
         self._last = out
-        return self._hand(out), self._gather(out.place, now) if self._gathers_ended else None
+        return out.arrays, self._gather(out.place, now) if self._gathers_ended else None
 
     def take_actions(self, actions: Any, leading: tuple[int, ...]) -> Any:
         """Check actions that are given, and bring those of the host to the device."""
@@ -280,8 +275,8 @@ class CudaBatch(BatchBase):
     @property
     def final_observations(self) -> DeviceArray:
         """The last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
-        array: DeviceArray = self._last.arrays[len(self.plan.outputs)]
-        return array
+        piece: Piece = self._last.place
+        return piece.array("final_observations")
 
     def kept(self, name: str) -> NDArray[Any]:
         """Return what is kept of every row, such as `"awaiting"` and `"elapsed"`; a copy on the host."""
