@@ -118,10 +118,7 @@ class BatchBase(abc.ABC):
 
     def field(self, name: str) -> NDArray[Any]:
         """Return a field of every row's state, as `kept` does."""
-        if self.plan.state.is_split:
-            return self.kept(f"s_{name}")
-        values: NDArray[Any] = self.kept("s")[name]
-        return values
+        return self.kept(f"s_{name}") if self.plan.state.is_split else self.kept("s")[name]
 
     def write(self, name: str, values: Any) -> None:
         """Set a field of the state.

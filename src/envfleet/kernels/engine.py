@@ -244,8 +244,7 @@ class KernelEngine(seam.Engine):
 
     def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Rollout:
         """Step `num_steps` times in one compiled call, unless the policy is a callable for batches."""
-        mode = self.traits.autoreset_mode
-        check_rollout(mode, num_steps, out)
+        check_rollout(self.traits.autoreset_mode, num_steps, out)
         if callable(policy) or (self._kernel.action.parts and not isinstance(policy, MLP)):
             return step_rollout(self, policy, num_steps, seed, out)
         start_ns = time.perf_counter_ns()
@@ -265,8 +264,7 @@ class KernelEngine(seam.Engine):
 
     def count_ended(self) -> int:
         """Return how many episodes have ended and await a reset."""
-        count: int = self._batch.count_awaiting()
-        return count
+        return int(self._batch.count_awaiting())
 
     def state_after(self, error: BaseException) -> Lifecycle | None:
         """Return the state of the fleet after a request that raised `error`."""

@@ -110,8 +110,7 @@ def run_rollout(
             f"mode of {(num_steps, num_envs)}"
         )
     slabs = _make_slabs(batch, num_steps) if out is None else out.memory[1]
-    network = policy if isinstance(policy, MLP) else None
-    inputs = np.zeros(1, np.float32) if network is None else network.inputs()
+    inputs = policy.inputs() if isinstance(policy, MLP) else np.zeros(1, np.float32)
     actions = batch.take_actions(policy, (num_steps, num_envs)) if is_given else slabs.actions
     ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, inputs, word)
     observations, rewards, terminated, truncated, *infos = slabs.outputs
@@ -135,7 +134,7 @@ def run_rollout(
         dict(zip(names, infos, strict=True)),
         episodes,
         (form, slabs),
-        slabs.log_probs if network is not None and network.is_stochastic else None,
+        slabs.log_probs if chooser.sizes and chooser.is_drawing else None,
         slabs.values[:-1] if chooser.critic else None,
         slabs.next_values if chooser.critic else None,
     )
