@@ -26,9 +26,10 @@ test: $(READY) programs ## Run all tests
 # What most changes of the fleet would break; every module is tested by `make test`.
 quick: $(READY) ## Check style, and test the heart of the fleet (less than a minute)
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/pytest -n 3 --dist worksteal -k "not same_step and not disabled" tests/unit/fleet tests/unit/test_make.py \
-		tests/unit/workers/test_memory.py tests/unit/workers/test_replay.py tests/conformance/test_backends.py \
-		tests/fault/test_raising.py tests/fault/test_deaths.py
+	@$(BIN)/pytest -n 3 --dist worksteal -k "not same_step and not disabled and not without_copies and not auto" \
+		tests/unit/fleet tests/unit/test_make.py tests/unit/workers/test_memory.py \
+		tests/unit/workers/test_replay.py tests/conformance/test_backends.py tests/fault/test_raising.py \
+		tests/fault/test_deaths.py
 
 programs:
 	@tests/service/programs.sh
