@@ -55,7 +55,7 @@ def load_agent(
         InvalidArgument: There is no such file or folder, it holds something else, or the class of the agent cannot be
             imported.
     """
-    path = find_checkpoint(path)
+    path = _find_checkpoint(Path(path))
     payload = saving.read(path)
     kind = find_agent(payload.get("agent", ""), f"the agent in {path}")
     config = {key: tuple(value) if isinstance(value, list) else value for key, value in payload["config"].items()}
@@ -73,13 +73,12 @@ def load_agent(
     return agent
 
 
-def find_checkpoint(path: str | Path) -> Path:
+def _find_checkpoint(path: Path) -> Path:
     """Return the file of an agent: of the folder of a run, its best checkpoint, or the latest if none was evaluated.
 
     Raises:
         InvalidArgument: There is none in the folder.
     """
-    path = Path(path)
     if not path.is_dir():
         return path
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from envfleet.agents import load_agent
 from envfleet.agents.agent import Agent
-from envfleet.agents.loading import find_checkpoint
 from envfleet.agents.randomness import Random
 from envfleet.envs.games import RANDOM, Game, known_game
 from envfleet.errors import InvalidArgument
@@ -159,7 +158,13 @@ def seat_player(
     if player == RANDOM or (isinstance(player, str) and ":" in player and not Path(player).exists()):
         return Seated(name or player, policy=OwnPlayer(player, game, 0))
     if isinstance(player, (str, Path)):
-        path = game.files.get(str(player)) or _file_of(player, game)
+        path = game.files.get(str(player), Path(player))
+        if not path.exists():
+            known = ", ".join(map(repr, (*game.scripts, *game.files, RANDOM)))
+            raise InvalidArgument(
+                f"there is no player {str(path)!r}, expected {known}, the file of a checkpoint or the folder of a run: "
+                "check the path"
+            )
         agent: Any = load_agent(path, num_envs=1, device=device)
         shown = name or name_of(player)
     else:
@@ -185,14 +190,3 @@ def _check_acts(player: Any) -> None:
             f"a player of type {type(player).__name__} has no act_batch(observations, deterministic): pass an agent, "
             "the path of a checkpoint, or the name of a player"
         )
-
-
-def _file_of(player: str | Path, game: Game) -> Path:
-    path = Path(player)
-    if not path.exists():
-        known = ", ".join(map(repr, (*game.scripts, *game.files, RANDOM)))
-        raise InvalidArgument(
-            f"there is no player {str(path)!r}, expected {known}, the file of a checkpoint or the folder of a run: "
-            "check the path"
-        )
-    return find_checkpoint(path)
