@@ -14,8 +14,8 @@ from torch.nn import functional
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, choices_of
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.descent import Adam, layers_of, workspace
-from envfleet.agents.hyperparameters import OffPolicyConfig, Positive, Share
+from envfleet.agents.descent import Adam, layers_of
+from envfleet.agents.hyperparameters import OffPolicyConfig, Positive, Share, between
 from envfleet.agents.networks import DuelingNetwork, target_of
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
@@ -72,13 +72,13 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         """Chance of a random action now."""
         config = self.config
         progress = (self.num_transitions - config.warmup) / config.epsilon_transitions
-        return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * min(max(progress, 0.0), 1.0)
+        return between(config.epsilon_start, config.epsilon_end, progress)
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         if self._compiled is None:
             indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
         else:
-            outputs = compiled.outputs_of(self._acts_by.values, self._layers[0], np.asarray(inputs))
+            outputs = compiled.outputs_of(self._acts_by.values, self._layers[0][0], np.asarray(inputs))
             indices = outputs[:, 1:].argmax(axis=1)  # column 0 is the value of the state
         if not deterministic:
             rng = self.random.numpy
@@ -95,9 +95,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return self._choices.indices(actions)
 
     def _beta(self) -> float:
-        config = self.config
-        progress = min(self.num_updates / config.beta_updates, 1.0)
-        return config.priority_beta + (1.0 - config.priority_beta) * progress
+        return between(self.config.priority_beta, 1.0, self.num_updates / self.config.beta_updates)
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
@@ -118,14 +116,11 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     # ------------------------------------------------------------------ the same, compiled
 
     def _compile(self) -> Adam:
-        self._layers = layers_of(self._network)
-        self._work = workspace(self.config.batch_size, self._layers)
-        return self._act_by(self._optimiser)
+        return self._act_by(self._optimiser, layers_of(self._network))
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
-        config, learned = self.config, self._optimiser.next_step(self._layers)
-        moves = (self.num_updates + 1) % config.target_period == 0
-        tau = config.target_tau if moves else 0.0
+        config, learned = self.config, self._optimiser.next_step(self._layers[0])
+        tau = 0.0 if (self.num_updates + 1) % config.target_period else config.target_tau
         loss, value, errors = _learn(batch, learned, self._target_parts.values, tau, self._work)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, errors)

@@ -16,8 +16,6 @@ from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.files import replacing
 
-_SUFFIXES = (".pt", ".onnx")
-
 
 class Policy(nn.Module):
     """What an agent does without exploration, as a module of its observations.
@@ -55,8 +53,8 @@ def export_policy(agent: Agent[Any], path: str | Path) -> None:
         MissingDependency: ONNX is asked for, and `onnx` is not installed.
     """
     path = Path(path)
-    if path.suffix not in _SUFFIXES:
-        raise InvalidArgument(f"path={str(path)!r}, expected a name that ends in {' or '.join(_SUFFIXES)}: change it")
+    if path.suffix not in {".pt", ".onnx"}:
+        raise InvalidArgument(f"path={str(path)!r}, expected a name that ends in .pt or .onnx: change it")
     policy, examples = Policy(agent), _examples(agent.packing)
     with warnings.catch_warnings(), torch.no_grad(), replacing(path) as unfinished:
         # Both are said to have successors: torch.export, whose files only PyTorch reads, and an exporter on top of it,

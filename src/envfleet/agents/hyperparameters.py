@@ -36,6 +36,11 @@ NotNegative = Annotated[Number, Interval(0, math.inf)]
 Share = Annotated[float, Interval(0, 1)]
 
 
+def between(start: float, end: float, share: float) -> float:
+    """Return the number that lies a share of the way from one to another: the first below 0, the last above 1."""
+    return start + (end - start) * min(max(share, 0.0), 1.0)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
     """Hyperparameters of every agent: its networks are made of an encoder and dense layers, and learned by Adam.
@@ -66,7 +71,11 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self), include_extras=True)
         for field in dataclasses.fields(self):
-            self._check(field.name, hints[field.name])
+            hint, value = hints[field.name], getattr(self, field.name)
+            for allowed in getattr(hint, "__metadata__", ()):
+                is_allowed = isinstance(None, hint.__origin__) if value is None else value in allowed
+                if isinstance(allowed, Interval) and not is_allowed:
+                    raise InvalidArgument(f"{type(self).__name__}.{field.name}={value!r}: pass a number {allowed}")
         widths: Any = self.hidden
         if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
             raise InvalidArgument(
@@ -76,19 +85,10 @@ class NetworkConfig:
         if self.activation not in get_args(Activation):
             raise InvalidArgument(f"{type(self).__name__}.activation={self.activation!r}: pass 'tanh' or 'relu'")
 
-    def _check(self, name: str, hint: Any) -> None:
-        value = getattr(self, name)
-        for allowed in getattr(hint, "__metadata__", ()):
-            is_allowed = isinstance(None, hint.__origin__) if value is None else value in allowed
-            if isinstance(allowed, Interval) and not is_allowed:
-                raise InvalidArgument(f"{type(self).__name__}.{name}={value!r}: pass a number {allowed}")
-
     def learning_rate_after(self, transitions: int) -> float:
         """Return the learning rate after so many transitions."""
-        if self.learning_rate_end is None:
-            return self.learning_rate
-        share = min(transitions / self.learning_rate_transitions, 1.0)
-        return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
+        end = self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
+        return between(self.learning_rate, end, transitions / self.learning_rate_transitions)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -89,8 +89,9 @@ class OffPolicyAgent(Agent[Config]):
         self._writer.cut(rows)
         self._start_noise(rows)
 
-    def _act_by(self, learned: Adam) -> Adam:
-        """Act by a copy of parameters, which follows them in `publish`."""
+    def _act_by(self, learned: Adam, *layers: NDArray[np.int64]) -> Adam:
+        """Act by a copy of parameters, which follows them in `publish`; updates go through networks of these layers."""
+        self._layers, self._work = layers, workspace(self.config.batch_size, *layers)
         self._acting = nn.ParameterDict({"actor": nn.Parameter(learned.tensor.clone(), requires_grad=False)})
         self._acts_by, self._memories["acting"] = Flat(self._acting.values()), self._acting
         return learned
@@ -232,9 +233,7 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
         return nn.Sequential(self._actor, self._bounds).to(self.device)
 
     def _compile(self) -> Adam:
-        self._layers = layers_of(self._actor), layers_of(*self._critics.critics)
-        self._work = workspace(self.config.batch_size, *self._layers)
-        return self._act_by(self._actor_optimiser)
+        return self._act_by(self._actor_optimiser, layers_of(self._actor), layers_of(*self._critics.critics))
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._bounds.units(actions)

@@ -147,7 +147,7 @@ class PPO(SlabAgent[PPOConfig]):
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         generator = None if deterministic else self.random.torch
-        return self._policy.draw(self._outputs(inputs), self._network.log_std, generator)
+        return self._policy.draw(self._pass(self._network, 0, inputs), self._network.log_std, generator)
 
     def best_actions(self) -> nn.Module:
         """Return the likeliest action as a module."""
@@ -184,7 +184,8 @@ class PPO(SlabAgent[PPOConfig]):
         with torch.no_grad():
             advantages, returns = (column[is_valid] for column in self._judge(slab, inputs))
             inputs, targets = inputs[is_valid], self._policy.targets(slab.actions[~slab.is_reset]).to(self.device)
-            old_log_probs, _ = self._policy.log_probs(self._outputs(inputs), self._network.log_std, targets)
+            outputs = self._pass(self._network, 0, inputs)
+            old_log_probs, _ = self._policy.log_probs(outputs, self._network.log_std, targets)
         if config.normalise_values:
             self._network.take_returns(returns)
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
@@ -220,10 +221,6 @@ class PPO(SlabAgent[PPOConfig]):
     def _values(self, inputs: Tensor) -> Tensor:
         raw = self._pass(self._network.raw_values, 1, inputs)
         return self._network.value_moments.restore(raw.flatten())
-
-    def _outputs(self, inputs: Tensor) -> Tensor:
-        """Return the policy's outputs, `(M, outputs)`."""
-        return self._pass(self._network, 0, inputs)
 
     def _pass(self, network: Callable[[Tensor], Tensor], number: int, inputs: Tensor) -> Tensor:
         """Pass many rows through a network, or through that of this number among the compiled layers."""

@@ -148,9 +148,8 @@ class ReplayBuffer:
         if not self._is_host:
             rows = torch.from_numpy(places).to(self.device)
             for column, array in zip(self._columns, arrays, strict=True):
-                column[rows] = (
-                    torch.from_numpy(array[count - last : count]).to(self.device).view(last, *column.shape[1:])
-                )
+                new = torch.from_numpy(array[count - last : count]).to(self.device)
+                column[rows] = new.view(last, *column.shape[1:])
         if self.priorities is not None:
             self.priorities.add(places)
 
@@ -173,9 +172,8 @@ class ReplayBuffer:
             places = torch.from_numpy(indices).to(self.device)
             return Batch._make((*(column[places] for column in self._columns), weights, indices))
         columns = zip(self._arrays, self._forms, strict=True)
-        return Batch._make(
-            (*(array.take(indices, 0).reshape(-1, *shape) for array, (shape, _) in columns), weights, indices)
-        )
+        drawn = (array.take(indices, 0).reshape(-1, *shape) for array, (shape, _) in columns)
+        return Batch._make((*drawn, weights, indices))
 
     def batches(self, count: int, batch_size: int) -> Iterator[Batch]:
         """Draw as `sample` does `count` times; without priorities several batches are gathered at once.

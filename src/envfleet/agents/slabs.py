@@ -121,12 +121,9 @@ class SlabWriter:
         """Return the slab of all steps that were added, at least one; the next one begins."""
         steps = {name: column[: self._step] for name, column in self._columns.items()}
         ended = map(np.concatenate, zip(*self._ended, strict=True))
+        ends = dict(zip(("ended_steps", "ended_rows", "final_observations"), ended, strict=True))
         self._begin()
-        return Slab(
-            **steps,
-            **dict(zip(("ended_steps", "ended_rows", "final_observations"), ended, strict=True)),
-            last_observations=self._last.copy(),
-        )
+        return Slab(**steps, **ends, last_observations=self._last.copy())
 
 
 class Collector:

@@ -58,8 +58,7 @@ class TD3(ContinuousAgent[TD3Config]):
         if self._compiled is None:
             units: F32 = torch.tanh(self._actor(inputs)).cpu().numpy()
         else:
-            acting, rows = self._acts_by.values, np.asarray(inputs)
-            units = np.tanh(compiled.outputs_of(acting, self._layers[0][0], rows))
+            units = np.tanh(compiled.outputs_of(self._acts_by.values, self._layers[0][0], np.asarray(inputs)))
         return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
