@@ -8,7 +8,6 @@ anchors: their ratings stand fixed, so that those of different tournaments can b
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,9 +23,8 @@ import envfleet
 from envfleet.agents import load_agent
 from envfleet.envs.games import Game, known_games
 from envfleet.errors import InvalidArgument
-from envfleet.sources import names_kernel
 from envfleet.training.folder import agents_in
-from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
+from envfleet.training.games.matches import Rink, Table, open_fleet, plan_episodes, play
 from envfleet.training.games.players import Player, Policy, Seated, seat_player
 from envfleet.training.phases import SCRIPT
 
@@ -81,8 +79,10 @@ class Score:
     draws: int
     losses: int
 
-    def __add__(self, other: Score) -> Score:
-        return Score(self.wins + other.wins, self.draws + other.draws, self.losses + other.losses)
+    @classmethod
+    def of(cls, outcomes: Sequence[int]) -> Score:
+        """Count games by what they ended with: 1 for a win, 0 for a draw, -1 for a loss."""
+        return cls(*(outcomes.count(outcome) for outcome in (1, 0, -1)))
 
     @property
     def games(self) -> int:
@@ -190,9 +190,9 @@ def evaluate(
         opponent=two.name,
         mode=rink.mode,
         seed=seed,
-        score=_score(played, np.ones(games, np.bool_)),
+        score=Score.of(played.outcomes.tolist()),
         outcomes=tuple(played.outcomes.tolist()),
-        sides={name: _score(played, where) for name, where in sides.items() if where.any()},
+        sides={name: Score.of(played.outcomes[where].tolist()) for name, where in sides.items() if where.any()},
         mean_return=float(played.returns.mean()),
         mean_length=float(played.lengths.mean()),
     )
@@ -258,9 +258,7 @@ def evaluate_returns(
     """
     if episodes < 2:
         raise InvalidArgument(f"{episodes} episodes, expected 2 or more: one alone does not tell how sure it is")
-    make: Any = envfleet.connect
-    if "url" not in env_kwargs:
-        make = functools.partial(envfleet.make, backend="kernel" if names_kernel(env) else "serial")
+    make: Any = envfleet.connect if "url" in env_kwargs else open_fleet
     played = plan_episodes(episodes, seed)
     with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
         Table(fleet, played, [Seated("", policy=policy)], None).play_all()
@@ -268,12 +266,6 @@ def evaluate_returns(
     mean, reach = float(returns.mean()), _Z_95 * float(returns.std(ddof=1)) / episodes**0.5
     low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())
     return MeanReturn(name, seed, episodes, mean, (mean - reach, mean + reach), low, high, length)
-
-
-def _score(games: Games, where: NDArray[np.bool_]) -> Score:
-    outcomes: Any = games.outcomes[where]
-    wins, draws, losses = (int((outcomes == outcome).sum()) for outcome in (1, 0, -1))
-    return Score(wins, draws, losses)
 
 
 # ---------------------------------------------------------------------- ratings
@@ -303,7 +295,7 @@ def rate(
     outcomes: Mapping[tuple[str, str], Sequence[int]],
     anchors: Mapping[str, float],
     before: Mapping[str, Rating] | None = None,
-) -> list[Rating]:
+) -> dict[str, Rating]:
     """Rate players.
 
     Players do not change between the games, so a rating becomes surer with each. The order of the games matters
@@ -316,14 +308,11 @@ def rate(
         before: Ratings from earlier games, by name, which go on from there.
 
     Returns:
-        A rating for each name, in that order.
+        A rating for each name, by it, in that order.
     """
     model = BradleyTerryFull(tau=0.0)
-    known = {
-        name: Rating(name, anchors[name], _ANCHOR_SIGMA, is_anchor=True) if name in anchors else Rating(name)
-        for name in names
-    }
-    known |= {name: rating for name, rating in (before or {}).items() if name in known}
+    known = {name: (before or {}).get(name, Rating(name)) for name in names}
+    known |= {name: Rating(name, mu, _ANCHOR_SIGMA, is_anchor=True) for name, mu in anchors.items() if name in known}
     for turn in itertools.zip_longest(*outcomes.values()):
         for pair, outcome in zip(outcomes, turn, strict=True):
             if outcome is None:  # its games are over
@@ -333,7 +322,7 @@ def rate(
                 one = known[name]
                 mu, sigma = (one.mu, one.sigma) if one.is_anchor else (found.mu, found.sigma)
                 known[name] = dataclasses.replace(one, mu=mu, sigma=sigma, games=one.games + 1)
-    return [*known.values()]
+    return known
 
 
 def anchors_among(opponents: Collection[str]) -> dict[str, float]:
@@ -434,7 +423,7 @@ def run_tournament(
         wins[one, two], wins[two, one] = played.count(1), played.count(-1)
         draws[one, two] = draws[two, one] = played.count(0)
         outcomes[names[one], names[two]] = played
-    ratings = rate(names, outcomes, rink.game.anchors)
+    ratings = [*rate(names, outcomes, rink.game.anchors).values()]
     order = sorted(range(len(names)), key=lambda row: -ratings[row].mu)
     place = np.ix_(order, order)
     return Tournament(tuple(ratings[row] for row in order), wins[place], draws[place], games)

@@ -30,7 +30,7 @@ def results_of(strengths: dict[str, float], games: int, draw_share: float) -> di
 
 @pytest.mark.parametrize("draw_share", [0.0, 0.7])
 def test_ratings_are_those_games_were_drawn_from(draw_share: float) -> None:
-    ratings = {rating.name: rating for rating in rate([*TRUE], results_of(TRUE, 200, draw_share), ANCHORS)}
+    ratings = rate([*TRUE], results_of(TRUE, 200, draw_share), ANCHORS)
     for name, strength in TRUE.items():
         assert ratings[name].mu == pytest.approx(strength, abs=0.0 if name in ANCHORS else 2.0)
         assert ratings[name].games == 1000
@@ -39,11 +39,11 @@ def test_ratings_are_those_games_were_drawn_from(draw_share: float) -> None:
 
 
 def test_ratings_are_surer_with_more_games() -> None:
-    few, many = (rate([*TRUE], results_of(TRUE, games, 0.5), ANCHORS)[2].sigma for games in (20, 200))
+    few, many = (rate([*TRUE], results_of(TRUE, games, 0.5), ANCHORS)["best"].sigma for games in (20, 200))
     assert many < few / 2
 
 
 def test_a_draw_brings_players_together() -> None:
-    strong, other = rate(["strong", "other"], {("other", "strong"): [1, 0]}, ANCHORS)
-    won = rate(["strong", "other"], {("other", "strong"): [1]}, ANCHORS)[1]
-    assert strong.mu == 25.0 < other.mu < won.mu
+    drawn = rate(["strong", "other"], {("other", "strong"): [1, 0]}, ANCHORS)
+    won = rate(["strong", "other"], {("other", "strong"): [1]}, ANCHORS)
+    assert drawn["strong"].mu == 25.0 < drawn["other"].mu < won["other"].mu

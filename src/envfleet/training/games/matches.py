@@ -52,18 +52,20 @@ class Rink:
 
     def __post_init__(self) -> None:
         self.game.source(self.engine)
-        if not self.mode and self.game.modes:
-            object.__setattr__(self, "mode", self.game.modes[0])
-        if self.mode and not self.game.modes:
-            raise InvalidArgument(f"mode={self.mode!r}, but {self.game.name!r} has no modes: leave it out")
-        if self.mode:
+        if self.game.modes:
+            object.__setattr__(self, "mode", self.mode or self.game.modes[0])
             check_choice("mode", self.mode, self.game.modes)
+        elif self.mode:
+            raise InvalidArgument(f"mode={self.mode!r}, but {self.game.name!r} has no modes: leave it out")
 
-    def open(self, num_envs: int) -> Any:
+    def open(self, num_envs: int) -> Fleet:
         """Make a fleet of games for two players."""
-        source = self.game.source(self.engine)
-        backend = "kernel" if names_kernel(source) else "serial"
-        return envfleet.make(source, num_envs, backend=backend, **self.game.arguments(self.mode, self.settings))
+        return open_fleet(self.game.source(self.engine), num_envs, **self.game.arguments(self.mode, self.settings))
+
+
+def open_fleet(env: Any, num_envs: int, **env_kwargs: Any) -> Fleet:
+    """Make a fleet to play whole games in: compiled if it can be, else in this process."""
+    return envfleet.make(env, num_envs, backend="kernel" if names_kernel(env) else "serial", **env_kwargs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,6 +136,7 @@ def plan_games(game: Game, games: int, seed: int = 0, side: str = "both") -> Gam
 
 def plan_episodes(episodes: int, seed: int = 0) -> Games:
     """Settle the seeds of episodes for one that are not played yet."""
+    check_whole("episodes", episodes, 1)
     every = np.ones(episodes, np.bool_)
     return _planned(np.random.SeedSequence(seed).generate_state(episodes).astype(np.uint64), every, every)
 
@@ -166,8 +169,6 @@ class Seating:
     """
 
     def __init__(self, num_games: int, num_envs: int) -> None:
-        if num_games < 1 or num_envs < 1:
-            raise InvalidArgument(f"{num_games} games in {num_envs} sub-environments: pass numbers from 1")
         self.num_envs = min(num_envs, num_games)
         self.num_places = -(-self.num_envs // BLOCK_ROWS) * BLOCK_ROWS
         # No two sub-environments share a place, so that no two running games do.
@@ -254,8 +255,8 @@ class Table:
         self._fleet, self._games, self._game = fleet, games, game
         self.seating = Seating(len(games), fleet.num_envs)
         self._scripts = [player.script for player in players]
-        policies = [player.policy for player in players]
-        self._policies = [policy if policy is None else SeatedPolicy(policy, self.seating) for policy in policies]
+        acting = {number: player.policy for number, player in enumerate(players) if player.policy is not None}
+        self._policies = {number: SeatedPolicy(policy, self.seating) for number, policy in acting.items()}
         self._pack = Packing(fleet.single_observation_space).pack
         self._every = np.arange(fleet.num_envs)
         self._seats = np.zeros(fleet.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
@@ -321,9 +322,7 @@ class Table:
         return game.deal((one, two), 1 if is_left == is_starting else 2)
 
     def _act(self, observations: NDArray[Any]) -> None:
-        for number, policy in enumerate(self._policies):
-            if policy is None:
-                continue
+        for number, policy in self._policies.items():
             if self._game is None:
                 self._actions = policy.act(observations)
             else:

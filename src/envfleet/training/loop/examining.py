@@ -50,7 +50,7 @@ def examine(agent: Agent[Any], pool: SnapshotPool, *, config: RunConfig, game: G
     scores = [figures["win_rate"] + figures["draw_rate"] / 2 for figures in results.values()]
     if snapshots := {name: pool.player(name) for name in pool.unsure(_SNAPSHOTS)}:
         mine = meet(snapshots, -(-training.eval_games // len(snapshots)))
-        results[POOL] = sum((evaluation.score for evaluation in mine.values()), Score(0, 0, 0)).figures()
+        results[POOL] = Score.of([outcome for one in mine.values() for outcome in one.outcomes]).figures()
         met |= mine
     anchors = {type_of(name, game): mu for name, mu in game.anchors.items()}
     rated = rate_learner(met, pool, anchors)
@@ -75,8 +75,7 @@ def rate_learner(
         Ratings of `"learner"` and of those snapshots, by name.
     """
     outcomes = {(LEARNER, name): evaluation.outcomes for name, evaluation in evaluations.items()}
-    rated = rate([LEARNER, *evaluations], outcomes, anchors, pool.ratings)
-    ratings = {rating.name: rating for rating in rated}
+    ratings = rate([LEARNER, *evaluations], outcomes, anchors, pool.ratings)
     snapshots = {name: rating for name, rating in ratings.items() if name in pool.ratings}
     pool.ratings |= snapshots
     return {LEARNER: ratings[LEARNER], **snapshots}
