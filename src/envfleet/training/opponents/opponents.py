@@ -236,10 +236,7 @@ class Opponents:
 
 def myself(learner: Agent[Any], weight: float = 1.0, *, is_deterministic: bool, is_learner: bool = False) -> Entry:
     """Return the learner as it is at every moment: its opponent improves while they play."""
-
-    def make(seed: int) -> Agent[Any]:
-        return as_player(learner, num_envs=learner.num_envs, seed=seed, shares_weights=True)
-
+    make = functools.partial(as_player, learner, num_envs=learner.num_envs)
     return Entry(name="self", make=make, weight=weight, is_deterministic=is_deterministic, is_learner=is_learner)
 
 

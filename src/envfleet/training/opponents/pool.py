@@ -52,13 +52,16 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
 
 
 Config = TypeVar("Config")
+Weights = Mapping[str, Mapping[str, Tensor]]
+"""Of all networks of an agent, as `Agent.weights` returns them."""
 
 
-def experienced(config: Config) -> Config:
+def experienced(config: Config, **more: Any) -> Config:
     """Return the hyperparameters of a trained agent: it explores as such a one does, from its first step.
 
     Args:
         config: Of an agent of the same kind that begins with nothing.
+        **more: Further changes; those that agents of its kind do not have are left out.
 
     Examples:
         >>> from envfleet.agents import DDDQNConfig
@@ -66,34 +69,30 @@ def experienced(config: Config) -> Config:
         >>> config.warmup, config.epsilon_start
         (0, 0.05)
     """
-    return _replace(config, {"warmup": 0, "epsilon_start": getattr(config, "epsilon_end", None)})
-
-
-def as_player(agent: Agent[Any], *, num_envs: int, seed: int, shares_weights: bool = False) -> Agent[Any]:
-    """Copy an agent that only plays: it has no memory, and its exploration is that of a trained one.
-
-    Args:
-        agent: Whose form and weights it takes over.
-        num_envs: Sub-environments it will play in.
-        seed: Of its draws.
-        shares_weights: Whether it goes on to have the agent's weights when those change.
-    """
-    config = _replace(experienced(agent.config), {"capacity": 1, "noise_exponent": 0.0, "prioritised": False})
-    player = type(agent)(
-        agent.observation_space, agent.action_space, config, num_envs=num_envs, seed=seed, device=agent.device
-    )
-    if shares_weights:
-        player.share_weights(agent)
-    else:
-        player.set_weights(agent.weights())
-    return player
-
-
-def _replace(config: Config, changes: dict[str, Any]) -> Config:
-    """Return a configuration with those of the changes that agents of its kind have."""
+    changes = {"warmup": 0, "epsilon_start": getattr(config, "epsilon_end", None), **more}
     names = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]  # all are dataclasses
     changed: Any = dataclasses.replace(config, **{name: changes[name] for name in changes.keys() & names})  # type: ignore[type-var]
     return changed  # type: ignore[no-any-return]
+
+
+def as_player(agent: Agent[Any], seed: int, *, num_envs: int, weights: Weights | None = None) -> Agent[Any]:
+    """Copy an agent that only plays: it has no memory, and its exploration is that of a trained one.
+
+    Args:
+        agent: Whose form it takes over.
+        seed: Of its draws.
+        num_envs: Sub-environments it will play in.
+        weights: What it acts by; `None` for the agent's own, also when those change.
+    """
+    config = experienced(agent.config, capacity=1, noise_exponent=0.0, prioritised=False)
+    player = type(agent)(
+        agent.observation_space, agent.action_space, config, num_envs=num_envs, seed=seed, device=agent.device
+    )
+    if weights is None:
+        player.share_weights(agent)
+    else:
+        player.set_weights(weights)
+    return player
 
 
 class Shelf(abc.ABC):
@@ -139,7 +138,7 @@ class Files(Shelf):
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
         """Return the agent in a file."""
         agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device)
-        return as_player(agent, num_envs=self._learner.num_envs, seed=seed)
+        return as_player(agent, seed, num_envs=self._learner.num_envs, weights=agent.weights())
 
 
 class SnapshotPool(Shelf):
@@ -157,7 +156,7 @@ class SnapshotPool(Shelf):
         super().__init__()
         self._learner, self._size = learner, size
         self.ratings: dict[str, Rating] = {}
-        self._weights: dict[str, dict[str, dict[str, Tensor]]] = {}  # also of those that are only played to the end
+        self._weights: dict[str, Weights] = {}  # also of those that are only played to the end
 
     def add(self) -> None:
         """Take a snapshot of the learner as it is, unless it has seen nothing new since the last one."""
@@ -175,9 +174,7 @@ class SnapshotPool(Shelf):
 
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
         """Return a player with the weights of a snapshot."""
-        player = as_player(self._learner, num_envs=self._learner.num_envs, seed=seed)
-        player.set_weights(self._weights[name])
-        return player
+        return as_player(self._learner, seed, num_envs=self._learner.num_envs, weights=self._weights[name])
 
     def unsure(self, count: int) -> list[str]:
         """Return those that were rated by the fewest games, of equals the newest."""

@@ -75,7 +75,7 @@ def test_a_drawing_opponent_draws_from_its_policy_and_not_uniformly_as_if_new() 
 def test_a_player_of_dddqn_explores_as_little_as_a_trained_one() -> None:
     table = ActionTable([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     agent = DDDQN(SPACE, table, DDDQNConfig(hidden=(8,), epsilon_end=0.0), num_envs=4, seed=0)
-    player = as_player(agent, num_envs=4, seed=1)
+    player = as_player(agent, num_envs=4, seed=1, weights=agent.weights())
     assert (player.act_batch(LOOK) == agent.act_batch(LOOK, deterministic=True)).all()
 
 
