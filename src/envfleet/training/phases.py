@@ -257,11 +257,10 @@ class Environment(Section):
     @property
     def mode_shares(self) -> dict[str, float]:
         """Return the chance of each mode that an episode can have; together 1."""
-        if self.mixture is None:
-            return {} if self.mode is None else {self.mode: 1.0}
-        total = sum(entry.weight for entry in self.mixture)
+        mixture = self.mixture or ([] if self.mode is None else [WeightedMode(mode=self.mode)])
+        total = sum(entry.weight for entry in mixture)
         shares: dict[str, float] = {}
-        for entry in self.mixture:
+        for entry in mixture:
             if entry.weight:
                 shares[entry.mode] = shares.get(entry.mode, 0.0) + entry.weight / total
         return shares

@@ -62,15 +62,13 @@ class RewardShaper:
 
     def begin_phase(self, phase: Phase) -> None:
         """Take the schedules of a phase; `begin_episodes` of all rows is to follow."""
-        shaping, bonus = phase.reward_shaping, phase.reward_bonus
-        self.terms = () if shaping is None else self._names
+        self.terms = () if phase.reward_shaping is None else self._names
         self._begun, self._schedules = 0, {}
-        if shaping is not None:
-            for column, key in enumerate(self._keys):
-                start, final = (getattr(shaping, f"{key}_{when}") for when in ("START", "FINAL"))
-                self._schedules[column] = (start, final, shaping.N, shaping.K)
-        if bonus is not None:
-            self._schedules[len(self._names)] = (bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
+        sections = [*((key, phase.reward_shaping) for key in self._keys), ("WIN_BONUS", phase.reward_bonus)]
+        for column, (key, section) in enumerate(sections):
+            if section is not None:
+                start, final = (getattr(section, f"{key}_{when}") for when in ("START", "FINAL"))
+                self._schedules[column] = (start, final, section.N, section.K)
 
     def begin_episodes(self, rows: NDArray[Any]) -> None:
         """Fix the weights of episodes that begin in these sub-environments, int64 `(E,)`, in ascending order."""
