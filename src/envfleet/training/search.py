@@ -161,11 +161,10 @@ class _Search:
             drawn = {path: _draw(trial, path, one) for path, one in self.space.items()}
             self.console.print(f"Trial {number + 1} of {trials}: {describe(drawn)}", markup=False)
             try:
-                is_over = self._try(trial, drawn)
+                if not self._try(trial, drawn):
+                    return self._result(is_complete=False)
             finally:
                 self._show()
-            if not is_over:
-                return self._result(is_complete=False)
         return self._result(is_complete=True)
 
     def _begin(self, number: int, *, is_new: bool) -> optuna.Trial:
@@ -237,7 +236,6 @@ class _Watch(Observer):
 
     def __init__(self, trial: optuna.Trial, every: int | None) -> None:
         self._trial, self._every = trial, every or 1
-        self._seen = set(trial.study.trials[trial.number].intermediate_values)
         self._problem = ""
 
     def on_event(self, event: Event) -> None:
@@ -248,9 +246,9 @@ class _Watch(Observer):
             return
         self._trial.set_user_attr(_SCORE, event.score)
         step = event.transitions // self._every * self._every  # a round may end some transitions later
-        if step in self._seen:  # before the run was resumed; or the last evaluation of all
+        reported = self._trial.study.trials[self._trial.number].intermediate_values
+        if step in reported:  # before the run was resumed; or the last evaluation of all
             return
-        self._seen.add(step)
         self._trial.report(event.score, step)
         if self._trial.should_prune():
             self._problem = f"{event.score:.4g} at {event.transitions:,} transitions is below the median"
