@@ -20,9 +20,9 @@ from typing import Any, Literal
 from envfleet.files import NO_ROOM
 from envfleet.training.config import Backend, RunConfig, RunOptions, change_config, read_config
 from envfleet.training.events import LEARNER, Examination, Observer, find_observers
-from envfleet.training.folder import reserve
+from envfleet.training.folder import RunFolder, reserve
 from envfleet.training.loop.trainer import Trainer
-from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
+from envfleet.training.records import ProgressBar, TableWriter, TensorBoardWriter, plot_runs
 
 RUNS = "results/runs"
 _CHANGED = "the configuration with the arguments"

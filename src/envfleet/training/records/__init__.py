@@ -1,9 +1,8 @@
-"""What a run leaves behind: its folder, tables, TensorBoard logs, plots; and the progress bar."""
+"""What a run leaves behind: tables, TensorBoard logs, plots; and the progress bar."""
 
-from envfleet.training.folder import RunFolder
 from envfleet.training.records.figures import plot_runs
 from envfleet.training.records.progress import ProgressBar
 from envfleet.training.records.tables import TableWriter, read_history
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
-__all__ = ["ProgressBar", "RunFolder", "TableWriter", "TensorBoardWriter", "plot_runs", "read_history"]
+__all__ = ["ProgressBar", "TableWriter", "TensorBoardWriter", "plot_runs", "read_history"]

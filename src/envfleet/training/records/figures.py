@@ -81,9 +81,8 @@ def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFra
     last = pl.col("transitions").max().clip(1)
     count = max(min(_BINS, len(frame) // least), 1)
     number = (pl.col("transitions") * count // (last + 1)).alias("bin")
-    return (
-        frame.with_columns(number).group_by("bin").agg(pl.col("transitions").mean(), *figures).sort("bin").drop("bin")
-    )
+    bins = frame.with_columns(number).group_by("bin")
+    return bins.agg(pl.col("transitions").mean(), *figures).sort("bin").drop("bin")
 
 
 def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:

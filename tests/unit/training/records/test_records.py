@@ -29,13 +29,8 @@ from envfleet.errors import InvalidArgument
 from envfleet.training import folder as folder_module
 from envfleet.training.config import read_config
 from envfleet.training.events import Episodes, Event, Learned, Progress
-from envfleet.training.folder import config_hash, reserve
-from envfleet.training.records import (
-    ProgressBar,
-    RunFolder,
-    plot_runs,
-    read_history,
-)
+from envfleet.training.folder import RunFolder, config_hash, reserve
+from envfleet.training.records import ProgressBar, plot_runs, read_history
 from envfleet.training.records.figures import draw_evaluations, draw_returns
 from envfleet.training.records.tables import TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
