@@ -33,8 +33,8 @@ class Column(NamedTuple):
 
 def _typed(slots: NDArray[np.int64], kind: type) -> NDArray[Any]:
     """View slots of 8 bytes as values of `kind`; a smaller type lies at the start of its slot."""
-    dtype = _DTYPES[kind]
-    return slots.view(dtype)[..., :: 8 // dtype.itemsize]
+    typed = slots.view(_DTYPES[kind])
+    return typed if typed.itemsize == 8 else typed[..., :: 8 // typed.itemsize]
 
 
 class ColumnWriter:
@@ -116,10 +116,8 @@ class ColumnReader:
         self._values[:, rows] = self._given[:, rows] = 0
 
     def read(self, rows: Any = slice(None)) -> Dense:
-        """Return copies of the columns of `rows` that hold anything."""
-        dense: Dense = {}
-        for number, (key, kind) in enumerate(self.table):
-            given = self._given[number, rows]
-            if given.any():
-                dense[key] = _typed(self._values[number], kind)[rows].copy(), given.copy(), kind
-        return dense
+        """Return the columns of `rows` that hold anything; all are parts of one copy."""
+        count = len(self.table)
+        given, values = self._given[:count, rows].copy(), self._values[:count, rows].copy()
+        columns = zip(self.table, np.any(given, axis=1).tolist(), values, given, strict=True)
+        return {key: (_typed(column, kind), mask, kind) for (key, kind), is_told, column, mask in columns if is_told}
