@@ -93,7 +93,7 @@ class Game:
         own = actions.reshape(2, -1).tolist()
         for player, racket in enumerate(self.world.rackets):
             _drive(racket, player, self._poses[player], own[player])
-        self.world.puck.body.linearDamping = rules.puck_damping(*self._puck[2:])
+        self.world.puck.damp(rules.puck_damping(*self._puck[2:]))
         if self.keep_mode:
             for player in range(2):
                 if self.world.holds[player] > 1:
@@ -203,8 +203,7 @@ def reward_of(winner: int, closeness: float) -> float:
 def _drive(racket: Body, player: int, pose: tuple[float, ...], action: Sequence[float]) -> None:
     """Let a player's action act on its racket."""
     x, y, angle, velocity_x, velocity_y, spin = pose
-    body = racket.body
-    body.linearDamping, force_x, force_y, is_leaving_x, is_leaving_y = rules.push(
+    damping, force_x, force_y, is_leaving_x, is_leaving_y = rules.push(
         player, x, y, velocity_x, velocity_y, action[0], action[1]
     )
     if is_leaving_x:
@@ -212,8 +211,9 @@ def _drive(racket: Body, player: int, pose: tuple[float, ...], action: Sequence[
     if is_leaving_y:
         racket.velocity.y = 0.0
     racket.push(force_x, force_y)
-    torque, body.angularDamping = rules.turn(player, angle, spin, action[2])
-    body.ApplyTorque(float(torque), True)
+    torque, angular_damping = rules.turn(player, angle, spin, action[2])
+    racket.damp(damping, angular_damping)
+    racket.body.ApplyTorque(float(torque), True)
 
 
 def _from_centre(x: float, y: float, *others: float) -> tuple[float, ...]:

@@ -76,12 +76,18 @@ class Body:
         velocity: Velocity of its centre of mass, live as well; writing a component does not wake the body.
     """
 
-    __slots__ = ("body", "position", "velocity")
+    __slots__ = ("_damping", "body", "position", "velocity")
 
     def __init__(self, body: Any) -> None:
         self.body = body
         self.position = body.position
         self.velocity = body.linearVelocity
+        self._damping: tuple[float, float] | None = None
+
+    def damp(self, linear: float, angular: float = 0.0) -> None:
+        """Set both dampings, which mostly are so already; to write them takes longer than to see that."""
+        if self._damping != (linear, angular):
+            self._damping = self.body.linearDamping, self.body.angularDamping = linear, angular
 
     def look(self) -> tuple[float, float, float, float, float, float]:
         """Return x, y, angle, velocity x and y, and angular velocity, in world coordinates."""
@@ -132,7 +138,7 @@ class World:
 
         self.rackets = (Body(moving[0]), Body(moving[1]))
         self.puck = Body(moving[2])
-        self.puck.body.linearDamping = c.PUCK_LINEAR_DAMPING
+        self.puck.damp(c.PUCK_LINEAR_DAMPING)
         self.holds = list(holds)
         self._referee = _Referee(self.holds, self.puck.velocity, keep_mode)
         self._world.contactListener = self._referee
