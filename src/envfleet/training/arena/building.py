@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import torch
 
 import envfleet
-from envfleet.agents import ActionTable, Agent, load_agent
+from envfleet.agents import ActionTable, Agent, OffPolicyAgent, load_agent
 from envfleet.agents.loading import find_agent
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
+from envfleet.machine import whole_cores
 from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.shaping import find_shaping
@@ -60,6 +62,10 @@ def make_arena(
     """
     training, game = config.training, place.find_game()
     plays_itself = any(needs_learner(phase.opponent) for phase in config.curriculum.phases)
+    kind = find_agent(config.agent.type, "agent.type")
+    has_learner = training.learn_beside and options.device == "cpu" and issubclass(kind, OffPolicyAgent)
+    if has_learner and options.backend is None and options.workers is None:  # the thread that learns has a core, too
+        options = dataclasses.replace(options, workers=max(1, whole_cores() - 1))
     fleet = make_fleet(place, options, game)
     try:
         return Arena(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 
 from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
 from envfleet.training import RunOptions
-from envfleet.training.arena.building import make_fleet
+from envfleet.training.arena import building
+from envfleet.training.arena.building import make_arena, make_fleet
+from envfleet.training.arena.stopwatch import Stopwatch
+from envfleet.training.config import parse_config
 from envfleet.training.phases import Environment
 
 HOCKEY = known_game("hockey")
@@ -29,3 +33,19 @@ def test_an_engine_that_there_is_not_is_refused() -> None:
 def test_several_games_on_box2d_are_where_a_trial_says() -> None:
     with contextlib.closing(make_fleet(Environment(), RunOptions(num_envs=2, engine="box2d"), HOCKEY)) as fleet:
         assert fleet.plan.reason.startswith("auto:")
+
+
+@pytest.mark.parametrize(("kind", "device", "workers"), [("SAC", "cpu", 3), ("SAC", "cuda", 4), ("PPO", "cpu", 4)])
+def test_a_thread_that_learns_beside_the_games_has_a_core(
+    monkeypatch: pytest.MonkeyPatch, kind: str, device: str, workers: int
+) -> None:
+    monkeypatch.setattr(building, "whole_cores", lambda: 4)
+    monkeypatch.setattr("envfleet.workers.build.whole_cores", lambda: 4)
+    monkeypatch.setattr("envfleet.choice.CHEAP_STEP_S", 0.0)
+    monkeypatch.setattr("envfleet.choice.MARGIN", 0.0)  # so that processes are always chosen
+    phase = {"name": "all", "transitions": 1_000, "environment": {"id": "Pendulum-v1"}}
+    config = parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": kind}})
+    options, place = RunOptions(num_envs=8, device=device), config.curriculum.phases[0].environment
+    seed = np.random.SeedSequence(0)
+    with contextlib.closing(make_arena(config, options, place, seed=seed, stopwatch=Stopwatch())) as arena:
+        assert (arena.fleet.plan.backend, arena.fleet.plan.num_workers) == ("process", workers)
