@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -19,6 +20,11 @@ from envfleet.agents.off_policy import Learnt
 from envfleet.training.config import RunConfig
 
 _ROUNDING = 1e-9  # so that ten times 0.1 is one update
+_SWITCH_S = 1e-4
+"""How long a thread may keep the interpreter while another waits for it, in a run with a thread that learns.
+
+That thread needs it for a moment between updates. With Python's 5 ms it would wait for longer than an update takes.
+"""
 
 
 class UpdateSchedule:
@@ -85,6 +91,9 @@ class ReplayLearner:
         self._thread = ThreadPoolExecutor(1, "learner") if is_beside and agent.can_learn_beside else None
         self._job: Future[Learnt] | None = None
         self.num_updates = agent.num_updates
+        self._switch_s = sys.getswitchinterval()
+        if self._thread is not None:
+            sys.setswitchinterval(min(_SWITCH_S, self._switch_s))
 
     def learn(self) -> dict[str, float]:
         """Make the updates that are due, or have the thread make them after the last ones, which are acted by then.
@@ -155,6 +164,7 @@ class ReplayLearner:
         """Wait for the thread, and end it."""
         if self._thread is not None:
             self._thread.shutdown()
+            sys.setswitchinterval(self._switch_s)
 
 
 class SlabLearner:

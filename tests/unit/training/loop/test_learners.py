@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -42,10 +43,12 @@ def config_of(agent: str, hyperparameters: dict[str, Any] | None = None, **train
 
 @contextlib.contextmanager
 def trainer_of(agent: str, *observers: Any, **training: Any) -> Iterator[Trainer]:
+    switch_s = sys.getswitchinterval()
     with contextlib.closing(
         Trainer(config_of(agent, **training), RunOptions(num_envs=3), observers=observers)
     ) as trainer:
         yield trainer
+    assert sys.getswitchinterval() == switch_s
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("learner")]
 
 
@@ -126,6 +129,13 @@ def test_acting_follows_one_set_of_updates_later() -> None:
         learner.finish()
         assert not np.array_equal(agent.act_batch(rows, deterministic=True), acted[2])
         assert_equal(learned["networks"], agent.weights())
+
+
+def test_the_thread_gets_the_interpreter_sooner_than_python_gives_it() -> None:
+    with trainer_of("SAC"):
+        assert sys.getswitchinterval() == pytest.approx(1e-4)
+    with trainer_of("SAC", learn_beside=False):
+        assert sys.getswitchinterval() > 1e-4
 
 
 def test_what_goes_wrong_in_the_thread_reaches_the_run() -> None:
