@@ -151,7 +151,7 @@ def test_frames_are_the_same(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     env, original = PlainEnv(read_kernel(pair.kernel)), pair.make(render_mode="rgb_array")
     render: Any = env.spec.render
-    actions = np.random.default_rng(1).integers(0, env.spec.action_space.n, 100).tolist()  # type: ignore[attr-defined]
+    actions = np.random.default_rng(1).integers(0, env.spec.action.space.n, 100).tolist()
     for seed in range(6):
         env.reset(seed)
         original.reset(seed=seed)

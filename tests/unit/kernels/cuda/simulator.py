@@ -5,18 +5,30 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numba import cuda
+from numba.cuda.simulator.kernelapi import FakeCUDAShared
 from numpy.typing import NDArray
 
 from envfleet.kernels import rng as rng_functions
 from envfleet.kernels.rng import RNG_DTYPE
 
 kernel = cuda.jit
+
+
+def _shared_array(self: Any, shape: Any, dtype: Any) -> Any:
+    """Make a block's array once. The simulator's own looks first and then makes it, so two threads may have two."""
+    frame = sys._getframe(1)
+    place = frame.f_code.co_filename, frame.f_lineno
+    return self._allocations.setdefault(place, np.empty(shape, dtype))
+
+
+FakeCUDAShared.array = _shared_array
 
 
 class Record:
