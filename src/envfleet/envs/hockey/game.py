@@ -72,7 +72,7 @@ class Game:
                 self.play(event.astype(np.float32, copy=False))
 
     def _look(self) -> None:
-        """Read where all is, once for all who ask: reading a number from Box2D takes longer than computing with it."""
+        """Read all poses once per step, as reading a number from Box2D takes longer than computing with it."""
         (one, two), puck = self.world.rackets, self.world.puck
         self._poses = one.look(), two.look()
         self._puck = puck.position.x, puck.position.y, puck.velocity.x, puck.velocity.y

@@ -165,7 +165,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         """Let the scripted players choose their rows of the actions."""
         for player, strength in enumerate(strengths):
             if strength != c.AGENT:
-                self._phases[player] += c.PHASE_GROWTH * self.np_random.random()  # as `uniform` from 0, sooner
+                self._phases[player] += c.PHASE_GROWTH * self.np_random.random()  # `uniform`, but faster
                 own = self._seen[player].tolist()
                 actions[player] = scripted_action(own, strength == c.WEAK, True, self._phases[player])
 

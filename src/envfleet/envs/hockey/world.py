@@ -85,7 +85,7 @@ class Body:
         self._damping: tuple[float, float] | None = None
 
     def damp(self, linear: float, angular: float = 0.0) -> None:
-        """Set both dampings, which mostly are so already; to write them takes longer than to see that."""
+        """Set both dampings, unless they are set already: checking that takes less time than writing them."""
         if self._damping != (linear, angular):
             self._damping = self.body.linearDamping, self.body.angularDamping = linear, angular
 

@@ -21,9 +21,10 @@ from envfleet.training.config import RunConfig
 
 _ROUNDING = 1e-9  # so that ten times 0.1 is one update
 _SWITCH_S = 1e-4
-"""How long a thread may keep the interpreter while another waits for it, in a run with a thread that learns.
+"""Python's switch interval during a run with a thread that learns.
 
-That thread needs it for a moment between updates. With Python's 5 ms it would wait for longer than an update takes.
+That thread needs the interpreter for a moment between updates. With the default of 5 ms it would wait for longer than
+an update takes.
 """
 
 
