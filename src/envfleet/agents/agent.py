@@ -81,8 +81,7 @@ class Agent(abc.ABC, Generic[Config]):
         with torch.random.fork_rng(devices=[]):  # leaves torch's global generator as it was
             torch.manual_seed(torch_seed(for_weights))
             self._build()
-        # What a child changes of its parent is not known to compiled code, so a class has its own `_learn_compiled`.
-        if "_learn_compiled" in vars(type(self)) and self._can_compile():
+        if self.may_compile(self.config) and is_vector(self.packing) and self.device.type == "cpu":
             compiled.use_one_thread()
             self._compiled = self._compile()
 
@@ -93,10 +92,12 @@ class Agent(abc.ABC, Generic[Config]):
     def _compile(self) -> Any:
         """Prepare compiled updates, and return what they need; called if they can be made."""
 
-    def _can_compile(self) -> bool:
-        config: Any = self.config  # a NetworkConfig, if there is something to compile
-        is_dense = is_vector(self.packing) and config.network is None and not config.layer_norm
-        return config.compiled and is_dense and compiled.is_available() and self.device.type == "cpu"
+    @classmethod
+    def may_compile(cls, config: Any) -> bool:
+        """Return whether updates with these hyperparameters are compiled on the CPU, if observations are vectors."""
+        if "_learn_compiled" not in vars(cls):  # what a child changes of its parent is not known to compiled code
+            return False
+        return config.compiled and config.network is None and not config.layer_norm and compiled.is_available()
 
     @property
     def is_compiled(self) -> bool:

@@ -62,9 +62,7 @@ def make_arena(
     """
     training, game = config.training, place.find_game()
     plays_itself = any(needs_learner(phase.opponent) for phase in config.curriculum.phases)
-    kind = find_agent(config.agent.type, "agent.type")
-    has_learner = training.learn_beside and options.device == "cpu" and issubclass(kind, OffPolicyAgent)
-    if has_learner and options.backend is None and options.workers is None:  # the thread that learns has a core, too
+    if options.backend is None and options.workers is None and _learns_beside(config, options):
         options = dataclasses.replace(options, workers=max(1, whole_cores() - 1))
     fleet = make_fleet(place, options, game)
     try:
@@ -79,6 +77,14 @@ def make_arena(
     except BaseException:
         fleet.close()
         raise
+
+
+def _learns_beside(config: RunConfig, options: RunOptions) -> bool:
+    """Return whether a thread will learn beside the games, if observations are vectors."""
+    kind, hyperparameters = find_agent(config.agent.type, "agent.type"), agent_config(config)
+    draws_uniformly = issubclass(kind, OffPolicyAgent) and not getattr(hyperparameters, "prioritised", False)
+    is_compiled = options.device == "cpu" and kind.may_compile(hyperparameters)
+    return config.training.learn_beside and draws_uniformly and is_compiled
 
 
 def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fleet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,16 +36,24 @@ def test_several_games_on_box2d_are_where_a_trial_says() -> None:
         assert fleet.plan.reason.startswith("auto:")
 
 
-@pytest.mark.parametrize(("kind", "device", "workers"), [("SAC", "cpu", 3), ("SAC", "cuda", 4), ("PPO", "cpu", 4)])
+BY_TORCH: dict[str, Any] = {"compiled": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "hyperparameters", "device", "workers"),
+    [("SAC", {}, "cpu", 3), ("SAC", BY_TORCH, "cpu", 4), ("SAC", {}, "cuda", 4), ("PPO", {}, "cpu", 4)],
+)
 def test_a_thread_that_learns_beside_the_games_has_a_core(
-    monkeypatch: pytest.MonkeyPatch, kind: str, device: str, workers: int
+    monkeypatch: pytest.MonkeyPatch, kind: str, hyperparameters: dict[str, Any], device: str, workers: int
 ) -> None:
     monkeypatch.setattr(building, "whole_cores", lambda: 4)
     monkeypatch.setattr("envfleet.workers.build.whole_cores", lambda: 4)
     monkeypatch.setattr("envfleet.choice.CHEAP_STEP_S", 0.0)
     monkeypatch.setattr("envfleet.choice.MARGIN", 0.0)  # so that processes are always chosen
     phase = {"name": "all", "transitions": 1_000, "environment": {"id": "Pendulum-v1"}}
-    config = parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": kind}})
+    config = parse_config(
+        {"curriculum": {"phases": [phase]}, "agent": {"type": kind, "hyperparameters": hyperparameters}}
+    )
     options, place = RunOptions(num_envs=8, device=device), config.curriculum.phases[0].environment
     seed = np.random.SeedSequence(0)
     with contextlib.closing(make_arena(config, options, place, seed=seed, stopwatch=Stopwatch())) as arena:
