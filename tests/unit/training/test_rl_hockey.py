@@ -115,9 +115,9 @@ def test_games_side_by_side_begin_anew(kind: type[VectorizedHockeyEnv]) -> None:
 
 def test_agents_act_for_a_batch() -> None:
     space, states = spaces.Box(-np.inf, np.inf, (18,), np.float32), np.zeros((5, 18), np.float32)
-    sac = SAC(space, spaces.Box(-1.0, 1.0, (4,), np.float32), num_envs=5)
-    dddqn = DDDQN(space, ActionTable(action_table()), num_envs=5)
+    sac = SAC(space, spaces.Box(-1.0, 1.0, (4,), np.float32), num_envs=5, seed=0)
+    dddqn = DDDQN(space, ActionTable(action_table()), num_envs=5, seed=0)
     for agent in (sac, dddqn):
         assert agent.act_batch(states, deterministic=False).shape == (5, 4)
         best = agent.act_batch(states, deterministic=True)
-        np.testing.assert_allclose(best, np.tile(best[0], (5, 1)), rtol=1e-5)
+        np.testing.assert_allclose(best, np.tile(best[0], (5, 1)), rtol=1e-5, atol=1e-6)  # rounding of sums near 0
