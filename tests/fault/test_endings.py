@@ -90,7 +90,8 @@ def test_ctrl_c(tmp_path: Path, backend: str, what: str, times: int) -> None:
             time.sleep(0.02 * (times - 1))
         _, errors = process.communicate(timeout=20)
         assert process.returncode in (-signal.SIGINT, 130, 1)
-        assert errors.rstrip().rstrip(":").endswith("KeyboardInterrupt"), errors
+        # The second may also strike while Python itself prints the first, which ends in a line of its own.
+        assert errors.rstrip(": \n").endswith(("KeyboardInterrupt", "lost sys.stderr")[:times]), errors
         # The second may strike while the first is dealt with, which Python shows as two parts.
         assert 1 <= errors.count("Traceback (most recent call last)") <= times, errors
         assert len([line for line in errors.splitlines() if line.strip("~^ ")]) < 50, errors
