@@ -82,7 +82,6 @@ class Agent(abc.ABC, Generic[Config]):
             torch.manual_seed(torch_seed(for_weights))
             self._build()
         if self.may_compile(self.config) and is_vector(self.packing) and self.device.type == "cpu":
-            compiled.use_one_thread()
             self._compiled = self._compile()
 
     @abc.abstractmethod

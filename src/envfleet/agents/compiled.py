@@ -1,13 +1,12 @@
-"""Passes through networks of dense layers, their gradients and Adam, compiled by numba, with SciPy's BLAS for products.
+"""Passes through networks of dense layers, their gradients and Adam, compiled by numba.
 
 In batches of 256 what surrounds the products of matrices takes longer in torch than the products. Here all parameters
-of a network lie in one buffer, nothing is allocated between products, and whole updates release the GIL. Functions take
-arrays of float32 in C order. Where numba or SciPy is missing, agents use torch; nothing here may be called then.
+of a network lie in one buffer, and whole updates release the GIL. Functions take arrays of float32 in C order. Where
+numba is missing, agents use torch; nothing here may be called then.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 try:
-    import llvmlite.binding
     import numba
-    from numba.extending import get_cython_function_address
-    from scipy.linalg import cython_blas
 
-    from envfleet.kernels.rollouts.vectors import TANH_MOST, TANH_P, TANH_Q
+    from envfleet.agents import products
+    from envfleet.agents.products import TILE_COLUMNS, TILE_ROWS, write_narrow_tile, write_tile
+    from envfleet.kernels.rollouts import vectors
 except ImportError:
     numba = None
 
@@ -30,8 +28,6 @@ F32 = NDArray[np.float32]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
-_SGEMM = "envfleet_sgemm"
-_THIN = 32  # inputs or outputs of a layer, with more rows
 _PART = 1024  # rows, whose way through a network stays in the cache
 
 LINEAR, RELU, TANH = range(3)
@@ -39,7 +35,7 @@ LINEAR, RELU, TANH = range(3)
 
 
 def is_available() -> bool:
-    """Return whether functions can be compiled: whether numba and SciPy are installed."""
+    """Return whether functions can be compiled: whether numba is installed."""
     return numba is not None
 
 
@@ -48,9 +44,10 @@ def compiled(function: Function, *, releases_gil: bool = False) -> Function:
     if numba is None:
         return function
     made = numba.njit(nogil=releases_gil, cache=True, fastmath=_FAST, error_model="numpy")(function)
-    # What is cached holds code of this file, too, but numba looks only at the function's own for changes.
+    # What is cached holds code of these files, too, but numba looks only at the function's own for changes.
     cached = made._cache._cache_file  # noqa: SLF001
-    cached._source_stamp = (cached._source_stamp, Path(__file__).stat().st_mtime)  # noqa: SLF001
+    stamps = [Path(file).stat().st_mtime for file in (__file__, products.__file__, vectors.__file__)]
+    cached._source_stamp = (cached._source_stamp, *stamps)  # noqa: SLF001
     result: Function = made
     return result
 
@@ -63,20 +60,9 @@ def compiled_beside(function: Function) -> Function:
     return compiled(function, releases_gil=True)
 
 
-def use_one_thread() -> None:
-    """Have SciPy's OpenBLAS multiply in the calling thread: matrices are small, and waking others takes longer."""
-    library = ctypes.CDLL(cython_blas.__file__)
-    for name in ("scipy_openblas_set_num_threads", "openblas_set_num_threads"):
-        if hasattr(library, name):
-            getattr(library, name)(1)
-            return
-
-
 if numba is not None:
-    _P, _Q = (tuple(np.float32(factor) for factor in factors) for factors in (TANH_P, TANH_Q))
-    # A symbol can be cached, an address cannot.
-    llvmlite.binding.add_symbol(_SGEMM, get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
-    _sgemm = numba.types.ExternalFunction(_SGEMM, numba.types.void(*[numba.types.voidptr] * 13))
+    _P, _Q = (tuple(np.float32(factor) for factor in factors) for factors in (vectors.TANH_P, vectors.TANH_Q))
+    _MOST = np.float32(vectors.TANH_MOST)
 
 
 class Learned(NamedTuple):
@@ -119,27 +105,71 @@ class Workspace(NamedTuple):
 
 
 @compiled
-def _apart(rows: F32) -> int:
-    """Return how many elements lie from a row to the next; NumPy's stride of a single row means nothing."""
-    return rows.strides[0] // 4 if rows.shape[0] > 1 else rows.shape[1]
+def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """`result = left @ right`, one of them transposed if that is said; rows may lie apart.
+
+    A row's elements are summed in the same order wherever it lies among many.
+    """
+    rows, columns = result.shape
+    if rows < TILE_ROWS or (is_right_turned and rows < 2 * TILE_ROWS):  # what it saves is the panel
+        _multiply_few(left, right, result, is_left_turned, is_right_turned)
+        return
+    inner = right.shape[1] if is_right_turned else right.shape[0]
+    down, across = left.strides[0] // 4, left.strides[1] // 4
+    apart, along = (across, down) if is_left_turned else (down, across)
+    memory, tile = np.empty(inner * TILE_COLUMNS, np.float32), np.empty((TILE_ROWS, TILE_COLUMNS), np.float32)
+    for first in range(0, columns, TILE_COLUMNS):
+        part = right[first : first + TILE_COLUMNS] if is_right_turned else right[:, first : first + TILE_COLUMNS]
+        count = min(TILE_COLUMNS, columns - first)
+        is_narrow = 2 * count <= TILE_COLUMNS
+        panel = matrix(memory, 0, inner, TILE_COLUMNS // 2 if is_narrow else TILE_COLUMNS)
+        _fill_panel(panel, part, is_right_turned)
+        for start in range(0, rows, TILE_ROWS):
+            row = min(start, rows - TILE_ROWS)
+            given = left[:, row:] if is_left_turned else left[row:]
+            if count == TILE_COLUMNS:
+                write_tile(given, apart, along, panel, result[row:, first:])
+                continue
+            if is_narrow:
+                write_narrow_tile(given, apart, along, panel, tile)
+            else:
+                write_tile(given, apart, along, panel, tile)
+            result[row : row + TILE_ROWS, first:] = tile[:, :count]
 
 
 @compiled
-def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
-    """`result = left @ right`, each transposed if that is said; rows may lie apart."""
+def _fill_panel(panel: F32, part: F32, is_turned: bool) -> None:
+    """Copy up to as many columns as a panel has, with zeros for those that are missing."""
+    inner = panel.shape[0]
+    count = part.shape[0] if is_turned else part.shape[1]
+    panel[:, count:] = 0
+    if is_turned:
+        for column in range(count):
+            for k in range(inner):
+                panel[k, column] = part[column, k]
+    else:
+        for k in range(inner):
+            for column in range(count):
+                panel[k, column] = part[k, column]
+
+
+@compiled
+def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """Do what `_multiply` does, without a copy."""
     rows, columns = result.shape
-    inner = left.shape[0] if is_left_turned else left.shape[1]
-    # Fortran sees every matrix transposed: it multiplies right by left.
-    turned, numbers, factors = np.empty(2, np.uint8), np.empty(6, np.int32), np.empty(2, np.float32)
-    turned[0], turned[1] = 84 if is_right_turned else 78, 84 if is_left_turned else 78  # T, N
-    numbers[0], numbers[1], numbers[2] = columns, rows, inner
-    numbers[3], numbers[4], numbers[5] = _apart(right), _apart(left), _apart(result)
-    factors[0], factors[1] = 1.0, 0.0
-    _sgemm(
-        turned.ctypes, turned[1:].ctypes, numbers.ctypes, numbers[1:].ctypes, numbers[2:].ctypes, factors.ctypes,
-        right.ctypes, numbers[3:].ctypes, left.ctypes, numbers[4:].ctypes, factors[1:].ctypes, result.ctypes,
-        numbers[5:].ctypes,
-    )  # fmt: skip
+    for row in range(rows):
+        if is_right_turned:
+            for column in range(columns):
+                total = np.float32(0)
+                for k in range(right.shape[1]):
+                    total += left[row, k] * right[column, k]
+                result[row, column] = total
+            continue
+        result[row] = 0
+        for k in range(right.shape[0]):
+            factor = left[k, row] if is_left_turned else left[row, k]
+            for column in range(columns):
+                result[row, column] += factor * right[k, column]
 
 
 @compiled
@@ -174,9 +204,6 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
                 for column in range(inputs):
                     total += given[row, column] * weights[column]
                 made[row, 0] = total
-        elif min(inputs, outputs) < _THIN < count:  # OpenBLAS takes twice as long to transpose in such a product
-            turned = np.ascontiguousarray(matrix(values, weight, outputs, inputs).T)
-            _multiply(given, turned, made, False, False)
         else:
             _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
         _finish(made, biases, activation)
@@ -187,8 +214,7 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
 @compiled
 def tanh(value: np.float32) -> np.float32:
     """Return the hyperbolic tangent to float rounding; loops over it are vectorised."""
-    most = np.float32(TANH_MOST)
-    value = most if value > most else -most if value < -most else value  # noqa: FURB136 (max drops NaN)
+    value = _MOST if value > _MOST else -_MOST if value < -_MOST else value  # noqa: FURB136 (max drops NaN)
     square = value * value
     above = ((_P[3] * square + _P[2]) * square + _P[1]) * square + _P[0]
     below = (((_Q[4] * square + _Q[3]) * square + _Q[2]) * square + _Q[1]) * square + _Q[0]

@@ -56,7 +56,7 @@ class NetworkConfig:
             `torch.nn.Module` from observations to features, `(N, size)`. `None`: vectors need none, images go through
             convolutions, choices become one-hot or learned vectors, parts of a Dict or Tuple are encoded one by one.
         compiled: Whether updates are compiled by numba where they can be: with networks of dense layers on the CPU, if
-            numba and SciPy are installed. Elsewhere, and if not, torch makes them; `is_compiled` of the agent says so.
+            numba is installed. Elsewhere, and if not, torch makes them; `is_compiled` of the agent says so.
     """
 
     learning_rate: Positive[float] = 3e-4

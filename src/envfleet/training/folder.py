@@ -26,7 +26,7 @@ RESUME_FILE = "resume.pt"
 """What a run needs to go on; no agent, though its suffix is that of one."""
 _GONE = "put the file back that belongs to the run"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
-_PACKAGES = ("envfleet", "box2d", "gymnasium", "numba", "numpy", "openskill", "polars", "scipy", "torch")
+_PACKAGES = ("envfleet", "box2d", "gymnasium", "numba", "numpy", "openskill", "polars", "torch")
 
 
 class RunFolder:

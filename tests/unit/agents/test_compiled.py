@@ -12,7 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config
+from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, compiled
 from envfleet.agents.descent import Adam
 from envfleet.agents.replay import Batch
 
@@ -191,3 +191,31 @@ for agent in (
 def test_without_numba_torch_learns() -> None:
     run = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines() == ["False 12 True", "False 12 True"]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 9, 40])
+@pytest.mark.parametrize("columns", [1, 7, 16, 33, 70])
+@pytest.mark.parametrize("turned", ["neither", "left", "right"])
+def test_products_are_numpys(rows: int, columns: int, turned: str) -> None:
+    """Parts of tiles, rows that lie apart, and memory around the result that stays as it was."""
+    rng = np.random.default_rng(rows * columns)
+    for inner in (1, 6, 50):
+        left, right = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
+        wide = np.zeros((rows, columns + 3), np.float32)
+        given = [np.ascontiguousarray(matrix, np.float32) for matrix in (
+            left.T if turned == "left" else left, right.T if turned == "right" else right
+        )]  # fmt: skip
+        compiled._multiply(*given, wide[:, 2:-1], turned == "left", turned == "right")
+        np.testing.assert_allclose(wide[:, 2:-1], left @ right, rtol=1e-5, atol=1e-5)
+        assert not wide[:, [0, 1, -1]].any()
+
+
+def test_rows_of_products_depend_on_no_other() -> None:
+    """Whatever stands beside a row, and wherever it stands: the same bits."""
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal(shape).astype(np.float32) for shape in ((37, 20), (20, 45)))
+    order = rng.permutation(37)
+    found, again = np.empty((2, 37, 45), np.float32)
+    compiled._multiply(left, right, found, False, False)
+    compiled._multiply(np.ascontiguousarray(left[order]), right, again, False, False)
+    assert np.array_equal(found[order], again)

@@ -26,7 +26,7 @@ LANES = 16 if _IS_WIDE else 8
 _OUTPUTS, _VECTORS = (4, 4) if _IS_WIDE else (6, 2)  # sums of a tile: what the registers hold
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
-_VECTOR, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
+VECTOR, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 
 # tanh(x) = x * P(x * x) / Q(x * x) on |x| <= 8, to 3.8e-7.
 TANH_P = (4066341.5, 525601.6875, 11999.875, 46.47190475463867)
@@ -66,8 +66,8 @@ def dense(inputs: int, outputs: int, place: int, activation: str) -> Any:
             form = inputs, outputs, place
             for first, count, step in _spans(outputs):
                 with _loop(builder, count // step) as j, _loop(builder, BLOCK_ROWS // (LANES * _VECTORS)) as r:
-                    output = builder.add(_word(first), builder.mul(j, _word(step)))
-                    row = builder.mul(r, _word(LANES * _VECTORS))
+                    output = builder.add(word(first), builder.mul(j, word(step)))
+                    row = builder.mul(r, word(LANES * _VECTORS))
                     _write_tile(builder, data, form, activation, step, output, row)
             return context.get_dummy_value()
 
@@ -90,33 +90,33 @@ def _write_tile(
 ) -> None:
     """Write `count` outputs from `output` on, of `_VECTORS` vectors of rows from `row` on."""
     (weights, x, y), (inputs, outputs, place) = data, form
-    sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(_VECTORS)] for _ in range(count)]
+    sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(_VECTORS)] for _ in range(count)]
     for n, vectors in enumerate(sums):
-        bias = _weight(builder, weights, builder.add(output, _word(place + inputs * outputs + n)))
+        bias = spread(builder, weights, builder.add(output, word(place + inputs * outputs + n)))
         for one in vectors:
             builder.store(bias, one)
-    first = builder.add(_word(place), builder.mul(output, _word(inputs)))
+    first = builder.add(word(place), builder.mul(output, word(inputs)))
     at_once = 4 if inputs % 4 == 0 else 1
     with _loop(builder, inputs // at_once) as turn:
         for part in range(at_once):
-            k = builder.add(builder.mul(turn, _word(at_once)), _word(part))
-            start = builder.add(builder.mul(k, _word(BLOCK_ROWS)), row)
+            k = builder.add(builder.mul(turn, word(at_once)), word(part))
+            start = builder.add(builder.mul(k, word(BLOCK_ROWS)), row)
             given = [_load(builder, x, start, v * LANES) for v in range(_VECTORS)]
             for n, vectors in enumerate(sums):
-                weight = _weight(builder, weights, builder.add(first, builder.add(k, _word(n * inputs))))
+                weight = spread(builder, weights, builder.add(first, builder.add(k, word(n * inputs))))
                 for one, value in zip(vectors, given, strict=True):
-                    builder.store(_fused(builder, weight, value, builder.load(one)), one)
+                    builder.store(fused(builder, weight, value, builder.load(one)), one)
     for n, vectors in enumerate(sums):
-        start = builder.add(builder.mul(builder.add(output, _word(n)), _word(BLOCK_ROWS)), row)
+        start = builder.add(builder.mul(builder.add(output, word(n)), word(BLOCK_ROWS)), row)
         for v, one in enumerate(vectors):
             value = _ACTIVATIONS[activation](builder, builder.load(one))
             _store(builder, value, y, start, v * LANES)
 
 
-def _weight(builder: Any, weights: Code, index: Code) -> Code:
-    """Return a weight in every lane."""
-    number = builder.load(builder.gep(weights, [index]))
-    nothing = ir.Constant(_VECTOR, ir.Undefined)
+def spread(builder: Any, data: Code, index: Code) -> Code:
+    """Return a number in every lane."""
+    number = builder.load(builder.gep(data, [index]))
+    nothing = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(nothing, number, ir.Constant(_INT, 0))
     return builder.shuffle_vector(first, nothing, ir.Constant(_INTS, [0] * LANES))
 
@@ -134,7 +134,7 @@ def softmax(choices: int) -> Any:
                 context.make_array(t)(context, builder, a).data for t, a in zip(signature.args, arguments, strict=True)
             )
             with _loop(builder, BLOCK_ROWS // LANES) as turn:
-                row = builder.mul(turn, _word(LANES))
+                row = builder.mul(turn, word(LANES))
                 logits = [_load(builder, target, row, j * BLOCK_ROWS) for j in range(choices)]
                 largest = logits[0]
                 for logit in logits[1:]:
@@ -175,38 +175,38 @@ _ACTIVATIONS: dict[str, Callable[[Any, Code], Code]] = {"tanh": _tanh, "relu": _
 def _exp(builder: Any, x: Code) -> Code:
     """Take e to the power of numbers up to 0."""
     x = builder.select(builder.fcmp_ordered("<", x, _numbers(_LEAST)), _numbers(_LEAST), x)
-    shifted = _fused(builder, x, _numbers(_LOG2_E), _numbers(_ROUNDER + 127))  # its last bits are the exponent
+    shifted = fused(builder, x, _numbers(_LOG2_E), _numbers(_ROUNDER + 127))  # its last bits are the exponent
     doublings = builder.fsub(shifted, _numbers(_ROUNDER + 127))
-    r = _fused(builder, doublings, _numbers(-_LN2_1), x)
-    r = _fused(builder, doublings, _numbers(-_LN2_2), r)
-    grown = _fused(builder, _polynomial(builder, r, _EXP), builder.fmul(r, r), r)
+    r = fused(builder, doublings, _numbers(-_LN2_1), x)
+    r = fused(builder, doublings, _numbers(-_LN2_2), r)
+    grown = fused(builder, _polynomial(builder, r, _EXP), builder.fmul(r, r), r)
     bits = builder.shl(builder.bitcast(shifted, _INTS), _ints(_MANTISSA_BITS))
-    return builder.fmul(builder.fadd(grown, _numbers(1.0)), builder.bitcast(bits, _VECTOR))
+    return builder.fmul(builder.fadd(grown, _numbers(1.0)), builder.bitcast(bits, VECTOR))
 
 
 def _log(builder: Any, x: Code) -> Code:
     """Take the logarithm of normal numbers above 0."""
     bits = builder.bitcast(x, _INTS)
     exponent = builder.ashr(builder.sub(bits, _ints(_HALF_ROOT_BITS)), _ints(_MANTISSA_BITS))
-    mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, _ints(_MANTISSA_BITS))), _VECTOR)
-    doublings, t = builder.sitofp(exponent, _VECTOR), builder.fsub(mantissa, _numbers(1.0))
+    mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, _ints(_MANTISSA_BITS))), VECTOR)
+    doublings, t = builder.sitofp(exponent, VECTOR), builder.fsub(mantissa, _numbers(1.0))
     z = builder.fmul(t, t)
     bend = builder.fmul(builder.fmul(_polynomial(builder, t, _LOG), t), z)
-    bend = _fused(builder, z, _numbers(-0.5), _fused(builder, doublings, _numbers(_LN2_2), bend))
-    return _fused(builder, doublings, _numbers(_LN2_1), builder.fadd(t, bend))
+    bend = fused(builder, z, _numbers(-0.5), fused(builder, doublings, _numbers(_LN2_2), bend))
+    return fused(builder, doublings, _numbers(_LN2_1), builder.fadd(t, bend))
 
 
 def _polynomial(builder: Any, x: Code, coefficients: Sequence[float]) -> Code:
     """By Horner's scheme; the coefficients by ascending power."""
     value = _numbers(coefficients[-1])
     for one in reversed(coefficients[:-1]):
-        value = _fused(builder, value, x, _numbers(one))
+        value = fused(builder, value, x, _numbers(one))
     return value
 
 
-def _fused(builder: Any, a: Code, b: Code, c: Code) -> Code:
+def fused(builder: Any, a: Code, b: Code, c: Code) -> Code:
     """`a * b + c`, rounded once where the processor can."""
-    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
     return builder.call(function, [a, b, c])
 
@@ -215,14 +215,15 @@ def _fused(builder: Any, a: Code, b: Code, c: Code) -> Code:
 
 
 def _numbers(value: float) -> Code:
-    return ir.Constant(_VECTOR, [float(np.float32(value))] * LANES)
+    return ir.Constant(VECTOR, [float(np.float32(value))] * LANES)
 
 
 def _ints(value: int) -> Code:
     return ir.Constant(_INTS, [value] * LANES)
 
 
-def _word(value: int) -> Code:
+def word(value: int) -> Code:
+    """Return a constant of an index's type."""
     return ir.Constant(cgutils.intp_t, value)
 
 
@@ -235,12 +236,12 @@ def _store(builder: Any, value: Code, data: Code, index: Code, more: int) -> Non
 
 
 def _vector_at(builder: Any, data: Code, index: Code, more: int) -> Code:
-    place = builder.gep(data, [builder.add(index, _word(more))])
-    return builder.bitcast(place, _VECTOR.as_pointer())
+    place = builder.gep(data, [builder.add(index, word(more))])
+    return builder.bitcast(place, VECTOR.as_pointer())
 
 
 @contextlib.contextmanager
 def _loop(builder: Any, count: int) -> Iterator[Code]:
     """Repeat what is built inside; gives the number of the turn."""
-    with cgutils.for_range(builder, _word(count)) as loop:
+    with cgutils.for_range(builder, word(count)) as loop:
         yield loop.index
