@@ -136,7 +136,7 @@ class WorkersEngine(seam.Engine):
         if self._here is not None:
             reply = self._here.step(generation, None, *message or ())
             self._generation = generation
-            result = self._finish_step([] if reply is None else [reply], False)
+            result = self._finish_step([] if reply is None else [reply], self._here.columns.is_dirty)
         elif message is None:
             self._generation = generation
             flags = crew.step(generation)
@@ -251,11 +251,14 @@ class WorkersEngine(seam.Engine):
         self, sparse: SparseInfos, ended: list[int] | None, rows: seam.Rows | None, has_columns: bool
     ) -> dict[str, Any]:
         """Build the infos of a call; `sparse` and `ended` count in rows of the call."""
-        if sparse and self._here is None and self._columns.learn(sparse) and not self._partial:
-            crew = self._crew
-            crew.transport.requests.put(len(crew.every) + self._num_envs, self._columns.table)
-            for line in crew.lines:
-                line[TABLE] = len(self._columns.table)
+        if sparse and self._columns.learn(sparse) and not self._partial:
+            crew, table = self._crew, self._columns.table
+            if self._here is not None:
+                self._here.columns.learn(table)
+            else:
+                crew.transport.requests.put(len(crew.every) + self._num_envs, table)
+                for line in crew.lines:
+                    line[TABLE] = len(table)
         if ended is not None and self._has_final_infos:
             finals = self._arrays.outputs[self._generation].finals
             for place in ended:
@@ -439,7 +442,7 @@ class WorkersEngine(seam.Engine):
         rewards, terminated, truncated = out.rewards[rows], out.flags[0, rows], out.flags[1, rows]
         ended = self._episodes.on_step(rewards, out.flags[:, rows], rows)
         self._steps += len(rows)
-        told = self._infos([(places[row], info) for row, info in infos], ended, rows, self._here is None)
+        told = self._infos([(places[row], info) for row, info in infos], ended, rows, True)
         if ended is not None and self._options.recycle_episodes is not None:
             self._recycle(rows[ended].tolist())
         return seam.Batch(self.observe(rows), rewards, terminated, truncated, told, rows)

@@ -119,7 +119,7 @@ class EnvGroup:
         is_inline: Whether it runs in the caller's own thread, whose Ctrl-C is not a failure of a sub-environment.
 
     Attributes:
-        columns: Where numbers of infos go, once attached; the owner's thread needs none.
+        columns: Where numbers of infos go, once attached.
         log: How the running episodes began, and their actions.
 
     Raises:
@@ -141,7 +141,7 @@ class EnvGroup:
         self._generation = 0  # where the last observations are
         self._num_steps, self._busy_ns = line[STEPS], line[BUSY_NS]
         self._reply: Reply | None = None
-        self.columns: ColumnWriter | None = None
+        self.columns: ColumnWriter
         self.log = EpisodeLog(self.num_envs)
         self.envs: list[gym.Env[Any, Any]] = []
         self._steps: list[Callable[[Any], Any]] = []
@@ -171,13 +171,12 @@ class EnvGroup:
         spaces = [one if pair == one else pair for pair in each]
         return GroupInfo(spaces, dict(first.metadata), first.spec, first.render_mode, os.getpid(), identities)
 
-    def attach(self, spec: ArraysSpec, arrays: FleetArrays, *, is_shared: bool) -> None:
+    def attach(self, spec: ArraysSpec, arrays: FleetArrays) -> None:
         """Take the arrays to read actions from and write results to.
 
         Args:
             spec: What decided the arrays.
             arrays: This group's rows of them.
-            is_shared: Whether another thread or process reads them; then numbers of infos go there, too.
         """
         self._layout, self._action_layout = spec.observations, spec.actions
         self._actions, self._outputs = arrays.actions, arrays.outputs
@@ -192,8 +191,7 @@ class EnvGroup:
         self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in finals]
         self._has_flags = [True] * len(self._outputs)
         self.log.limit(sum(leaf.nbytes for leaf in self._actions))
-        if is_shared:
-            self.columns = ColumnWriter(arrays.info_values, arrays.info_given)
+        self.columns = ColumnWriter(arrays.info_values, arrays.info_given)
 
     # ------------------------------------------------------------------------------------------------ stepping
 
@@ -229,7 +227,7 @@ class EnvGroup:
             out.clear(rows)
             buffers = self._buffers[generation]
             turns = zip(rows, values, [steps[row] for row in rows], [buffers[row] for row in rows], strict=True)
-        if columns is not None and columns.is_dirty:
+        if columns.is_dirty:
             columns.clear(which)
             columns.is_dirty = rows is not None
         self.log.steps.append(values if rows is None else dict(zip(rows, values, strict=True)))
@@ -271,7 +269,7 @@ class EnvGroup:
                     terminated_out[row], truncated_out[row] = terminated, truncated
                     info = self._end_episode(row, generation, observation, info)
                 if info:
-                    rest = info if columns is None else columns.write(row, info)
+                    rest = columns.write(row, info)
                     if rest:
                         self._add_info(row, rest)
             except caught as error:
@@ -344,8 +342,7 @@ class EnvGroup:
         """Reset the rows of a plan."""
         self._reply = None
         out = self._outputs[generation]
-        if self.columns is not None:
-            self.columns.clear(list(plan.rows))
+        self.columns.clear(list(plan.rows))
         for row, seed, options in zip(*plan, strict=True):
             self._line[ROW] = row + 1
             info = self._renew(row, generation, seed, options)

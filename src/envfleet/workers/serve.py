@@ -123,8 +123,7 @@ class Server:
         return verb
 
     def _columns_flag(self) -> int:
-        columns = self.group.columns
-        return COLUMNS if columns is not None and columns.is_dirty else 0
+        return COLUMNS if self.group.columns.is_dirty else 0
 
     def _handle(self, verb: Verb, generation: int) -> int:
         """Do anything but a plain step; returns the flags."""
@@ -157,7 +156,7 @@ class Server:
             return Reply(value=self.group.describe())
         if verb is Verb.ATTACH:
             self._arrays = seat.map_arrays(message)
-            self.group.attach(message, self._arrays, is_shared=not seat.is_inline)
+            self.group.attach(message, self._arrays)
             self._arrays.row_done[...] = self._arrays.row_asked  # what was asked of a predecessor
             return None
         reply: Reply | None
