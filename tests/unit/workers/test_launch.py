@@ -25,7 +25,9 @@ from tests.fault.programs import is_running
 import envfleet
 from envfleet.testing import CountingEnv
 from envfleet.workers.memory import NamelessFile
+from envfleet.workers.serve import Place
 from envfleet.workers.transports.launch import WorkerProcess, server
+from envfleet.workers.transports.process_worker import home_of
 
 TARGETS = "tests.unit.workers.launch_targets"
 PATIENCE_S = 40.0
@@ -297,3 +299,24 @@ def test_too_few_processes(plant: str, tmp_path: Path) -> None:
     result = run_program(code, env={**os.environ, "PYTHONPATH": path})
     assert (result.returncode, result.stderr) == (0, "")
     assert len(re.findall(r"could not start a worker process: .*`ulimit -u`|has just ended", result.stdout)) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only some systems let a program choose its cores")
+def test_workers_that_fill_the_cores_wake_on_one_each() -> None:
+    """They move there and stay free to go elsewhere; a core that is no longer theirs is left alone."""
+    cores = sorted(os.sched_getaffinity(0))
+    places = [Place(worker, len(cores), range(worker, worker + 1), len(cores), {}) for worker in range(len(cores))]
+    assert [home_of(place) for place in places] == (cores if len(cores) > 1 else [None])
+    assert home_of(places[0]._replace(num_workers=len(cores) - 1)) is None
+    script = """
+import os, sys
+from envfleet.workers.transports.process_worker import move_to
+before = os.sched_getaffinity(0)
+move_to(int(sys.argv[1]))
+print(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[36], os.sched_getaffinity(0) == before)
+"""
+    for core, known in (*((core, str(core)) for core in cores), (max(cores) + 1, None)):
+        words = subprocess.run([sys.executable, "-c", script, str(core)], capture_output=True, text=True, check=True)
+        place, is_as_before = words.stdout.split()
+        assert known in (None, place)
+        assert is_as_before == "True"

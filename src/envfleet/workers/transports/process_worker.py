@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import os
 import signal
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import WORKER_AWAKE_NS, Poller, Waiting, lines_of, ring_pipe
+from envfleet.workers.board import IS_AWAKE, WORKER_AWAKE_NS, Poller, Waiting, lines_of, ring_pipe
 from envfleet.workers.memory import FileMail, NamelessFile
 from envfleet.workers.serve import Place, Seat, Server
 from envfleet.workers.shared import map_shared
@@ -30,18 +31,46 @@ def run(place: Place, fds: list[int]) -> None:
         block = NamelessFile(arrays_fd).map(spec.block.size_bytes)
         return FleetArrays(spec, block, slice(place.rows.start, place.rows.stop))
 
-    poller = Poller()
+    poller, home = Poller(), home_of(place)
     poller.watch(bell_fd)
+
+    def sleep(timeout_s: float) -> bool:
+        needs_attention = poller.sleep(timeout_s)
+        if home is not None and owner[IS_AWAKE]:
+            move_to(home)
+        return needs_attention
+
     seat = Seat(
         place=place,
         line=line,
         owner=owner,
         requests=FileMail(requests_fd, 0),
         replies=FileMail(replies_fd, 1 + len(place.rows)),
-        waiting=Waiting(line, owner, poller.sleep, awake_ns=WORKER_AWAKE_NS),
+        waiting=Waiting(line, owner, sleep, awake_ns=WORKER_AWAKE_NS),
         ring=functools.partial(ring_pipe, owner_fd),
         map_arrays=map_arrays,
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},
         is_alone=True,
     )
     Server(seat).run()
+
+
+def home_of(place: Place) -> int | None:
+    """Return a core of its own for a worker of a fleet that fills the cores with those who wait awake.
+
+    Where two workers wake on one core, nothing parts them: its owner, awake on another, makes both look equally busy.
+    """
+    try:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores)
+    except (AttributeError, OSError):  # neither on macOS nor in every sandbox
+        return None
+    return cores[place.worker % len(cores)] if place.num_workers >= len(cores) > 1 else None
+
+
+def move_to(core: int) -> None:
+    """Continue on a core, and leave what comes after to the scheduler."""
+    cores = os.sched_getaffinity(0)
+    if core in cores:
+        os.sched_setaffinity(0, {core})
+        os.sched_setaffinity(0, cores)
