@@ -202,10 +202,9 @@ def test_products_are_numpys(rows: int, columns: int, turned: str) -> None:
     for inner in (1, 6, 50):
         left, right = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
         wide = np.zeros((rows, columns + 3), np.float32)
-        given = [np.ascontiguousarray(matrix, np.float32) for matrix in (
-            left.T if turned == "left" else left, right.T if turned == "right" else right
-        )]  # fmt: skip
-        compiled._multiply(*given, wide[:, 2:-1], turned == "left", turned == "right")
+        given = np.ascontiguousarray(left.T if turned == "left" else left, np.float32)
+        other = np.ascontiguousarray(right.T if turned == "right" else right, np.float32)
+        compiled._multiply(given, other, wide[:, 2:-1], turned == "left", turned == "right")
         np.testing.assert_allclose(wide[:, 2:-1], left @ right, rtol=1e-5, atol=1e-5)
         assert not wide[:, [0, 1, -1]].any()
 
