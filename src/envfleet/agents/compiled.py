@@ -111,7 +111,7 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
     A row's elements are summed in the same order wherever it lies among many.
     """
     rows, columns = result.shape
-    if rows < TILE_ROWS or (is_right_turned and rows < 2 * TILE_ROWS):  # what it saves is the panel
+    if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns == 1)):  # what it saves is the panel
         _multiply_few(left, right, result, is_left_turned, is_right_turned)
         return
     inner = right.shape[1] if is_right_turned else right.shape[0]
@@ -197,15 +197,7 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
         made = matrix(results, place, count, outputs)
         place += count * outputs
         biases = values[bias : bias + outputs]
-        if outputs == 1:
-            weights = values[weight : weight + inputs]
-            for row in range(count):
-                total = np.float32(0)
-                for column in range(inputs):
-                    total += given[row, column] * weights[column]
-                made[row, 0] = total
-        else:
-            _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
+        _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
         _finish(made, biases, activation)
         given = made
     return given
@@ -282,45 +274,23 @@ def backward(
         given = matrix(results, place, count, inputs) if number else rows
         weights = matrix(values, weight, outputs, inputs)
         if gradients.size:
-            _learn_layer(given, slopes, matrix(gradients, weight, outputs, inputs), gradients[bias : bias + outputs])
+            _multiply(slopes, given, matrix(gradients, weight, outputs, inputs), True, False)
+            _add_up(slopes, gradients[bias : bias + outputs])
         if number:
             before = matrix(memory[number % 2], 0, count, inputs)
-            _go_back(slopes, weights, before)
+            _multiply(slopes, weights, before, False, False)
             _slope_back(before.ravel(), given.ravel(), layers[number - 1, 4])
             slopes = before
         elif of_rows.size:
-            _go_back(slopes, weights, of_rows)
+            _multiply(slopes, weights[:, inputs - of_rows.shape[1] :], of_rows, False, False)
 
 
 @compiled
-def _go_back(slopes: F32, weights: F32, of_rows: F32) -> None:
-    """Write the gradients of the last columns of what a layer was given by those of what it gave."""
-    (count, columns), (outputs, inputs) = of_rows.shape, weights.shape
-    first = inputs - columns
-    if outputs == 1:
-        last = weights[0, first:]  # with an index that begins elsewhere the loop would not be vectorised
-        for row in range(count):
-            for column in range(columns):
-                of_rows[row, column] = slopes[row, 0] * last[column]
-    else:
-        _multiply(slopes, weights[:, first:], of_rows, False, False)
-
-
-@compiled
-def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32) -> None:
-    """Write the gradients of a layer's weight and bias by those of what it gave."""
-    (count, inputs), outputs = given.shape, slopes.shape[1]
-    biases.fill(0)
-    for row in range(count):
-        for column in range(outputs):
-            biases[column] += slopes[row, column]
-    if outputs == 1:
-        weights.fill(0)
-        for row in range(count):
-            for column in range(inputs):
-                weights[0, column] += slopes[row, 0] * given[row, column]
-    else:
-        _multiply(slopes, given, weights, True, False)
+def _add_up(rows: F32, sums: F32) -> None:
+    sums.fill(0)
+    for row in range(rows.shape[0]):
+        for column in range(rows.shape[1]):
+            sums[column] += rows[row, column]
 
 
 @compiled
