@@ -19,7 +19,7 @@ try:
     import numba
 
     from envfleet.agents import products
-    from envfleet.agents.products import TILE_COLUMNS, TILE_ROWS, write_narrow_tile, write_tile
+    from envfleet.agents.products import TILE_COLUMNS, TILE_ROWS, write_tile
     from envfleet.kernels.rollouts import vectors
 except ImportError:
     numba = None
@@ -117,24 +117,19 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
     inner = right.shape[1] if is_right_turned else right.shape[0]
     down, across = left.strides[0] // 4, left.strides[1] // 4
     apart, along = (across, down) if is_left_turned else (down, across)
-    memory, tile = np.empty(inner * TILE_COLUMNS, np.float32), np.empty((TILE_ROWS, TILE_COLUMNS), np.float32)
+    panel, tile = np.empty((inner, TILE_COLUMNS), np.float32), np.empty((TILE_ROWS, TILE_COLUMNS), np.float32)
     for first in range(0, columns, TILE_COLUMNS):
         part = right[first : first + TILE_COLUMNS] if is_right_turned else right[:, first : first + TILE_COLUMNS]
         count = min(TILE_COLUMNS, columns - first)
-        is_narrow = 2 * count <= TILE_COLUMNS
-        panel = matrix(memory, 0, inner, TILE_COLUMNS // 2 if is_narrow else TILE_COLUMNS)
         _fill_panel(panel, part, is_right_turned)
         for start in range(0, rows, TILE_ROWS):
             row = min(start, rows - TILE_ROWS)
             given = left[:, row:] if is_left_turned else left[row:]
             if count == TILE_COLUMNS:
                 write_tile(given, apart, along, panel, result[row:, first:])
-                continue
-            if is_narrow:
-                write_narrow_tile(given, apart, along, panel, tile)
             else:
                 write_tile(given, apart, along, panel, tile)
-            result[row : row + TILE_ROWS, first:] = tile[:, :count]
+                result[row : row + TILE_ROWS, first:] = tile[:, :count]
 
 
 @compiled
