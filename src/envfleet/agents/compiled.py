@@ -119,9 +119,12 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
     apart, along = (across, down) if is_left_turned else (down, across)
     panel, tile = np.empty((inner, TILE_COLUMNS), np.float32), np.empty((TILE_ROWS, TILE_COLUMNS), np.float32)
     for first in range(0, columns, TILE_COLUMNS):
-        part = right[first : first + TILE_COLUMNS] if is_right_turned else right[:, first : first + TILE_COLUMNS]
         count = min(TILE_COLUMNS, columns - first)
-        _fill_panel(panel, part, is_right_turned)
+        panel[:, count:] = 0
+        if is_right_turned:
+            panel[:, :count] = right[first : first + count].T
+        else:
+            panel[:, :count] = right[:, first : first + count]
         for start in range(0, rows, TILE_ROWS):
             row = min(start, rows - TILE_ROWS)
             given = left[:, row:] if is_left_turned else left[row:]
@@ -130,22 +133,6 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
             else:
                 write_tile(given, apart, along, panel, tile)
                 result[row : row + TILE_ROWS, first:] = tile[:, :count]
-
-
-@compiled
-def _fill_panel(panel: F32, part: F32, is_turned: bool) -> None:
-    """Copy up to as many columns as a panel has, with zeros for those that are missing."""
-    inner = panel.shape[0]
-    count = part.shape[0] if is_turned else part.shape[1]
-    panel[:, count:] = 0
-    if is_turned:
-        for column in range(count):
-            for k in range(inner):
-                panel[k, column] = part[column, k]
-    else:
-        for k in range(inner):
-            for column in range(count):
-                panel[k, column] = part[k, column]
 
 
 @compiled
@@ -323,11 +310,7 @@ def join(observations: F32, actions: F32) -> F32:
     """Return both side by side: what critics read."""
     count, first, size = observations.shape[0], observations.shape[1], actions.shape[1]
     inputs = np.empty((count, first + size), np.float32)
-    for row in range(count):
-        for column in range(first):
-            inputs[row, column] = observations[row, column]
-        for column in range(size):
-            inputs[row, first + column] = actions[row, column]
+    inputs[:, :first], inputs[:, first:] = observations, actions
     return inputs
 
 
