@@ -105,10 +105,15 @@ class Workspace(NamedTuple):
 
 
 @compiled
-def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
-    """`result = left @ right`, one of them transposed if that is said; rows may lie apart.
+def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """Multiply two matrices; rows may lie apart. A row has the same bits wherever it stands among many.
 
-    A row's elements are summed in the same order wherever it lies among many.
+    Args:
+        left: `(N, K)`, or `(K, N)`.
+        right: `(K, M)`, or `(M, K)`.
+        result: Gets the product, `(N, M)`.
+        is_left_turned: Whether `left` is the second.
+        is_right_turned: Likewise of `right`; not both.
     """
     rows, columns = result.shape
     if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns == 1)):  # what it saves is the panel
@@ -137,7 +142,7 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
 
 @compiled
 def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
-    """Do what `_multiply` does, without a copy."""
+    """Do what `multiply` does, without a copy."""
     rows, columns = result.shape
     for row in range(rows):
         if is_right_turned:
@@ -179,7 +184,7 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
         made = matrix(results, place, count, outputs)
         place += count * outputs
         biases = values[bias : bias + outputs]
-        _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
+        multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
         _finish(made, biases, activation)
         given = made
     return given
@@ -256,15 +261,15 @@ def backward(
         given = matrix(results, place, count, inputs) if number else rows
         weights = matrix(values, weight, outputs, inputs)
         if gradients.size:
-            _multiply(slopes, given, matrix(gradients, weight, outputs, inputs), True, False)
+            multiply(slopes, given, matrix(gradients, weight, outputs, inputs), True, False)
             _add_up(slopes, gradients[bias : bias + outputs])
         if number:
             before = matrix(memory[number % 2], 0, count, inputs)
-            _multiply(slopes, weights, before, False, False)
+            multiply(slopes, weights, before, False, False)
             _slope_back(before.ravel(), given.ravel(), layers[number - 1, 4])
             slopes = before
         elif of_rows.size:
-            _multiply(slopes, weights[:, inputs - of_rows.shape[1] :], of_rows, False, False)
+            multiply(slopes, weights[:, inputs - of_rows.shape[1] :], of_rows, False, False)
 
 
 @compiled

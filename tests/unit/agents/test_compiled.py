@@ -204,7 +204,7 @@ def test_products_are_numpys(rows: int, columns: int, turned: str) -> None:
         wide = np.zeros((rows, columns + 3), np.float32)
         given = np.ascontiguousarray(left.T if turned == "left" else left, np.float32)
         other = np.ascontiguousarray(right.T if turned == "right" else right, np.float32)
-        compiled._multiply(given, other, wide[:, 2:-1], turned == "left", turned == "right")
+        compiled.multiply(given, other, wide[:, 2:-1], turned == "left", turned == "right")
         np.testing.assert_allclose(wide[:, 2:-1], left @ right, rtol=1e-5, atol=1e-5)
         assert not wide[:, [0, 1, -1]].any()
 
@@ -215,6 +215,6 @@ def test_rows_of_products_depend_on_no_other() -> None:
     left, right = (rng.standard_normal(shape).astype(np.float32) for shape in ((37, 20), (20, 45)))
     order = rng.permutation(37)
     found, again = np.empty((2, 37, 45), np.float32)
-    compiled._multiply(left, right, found, False, False)
-    compiled._multiply(np.ascontiguousarray(left[order]), right, again, False, False)
+    compiled.multiply(left, right, found, False, False)
+    compiled.multiply(np.ascontiguousarray(left[order]), right, again, False, False)
     assert np.array_equal(found[order], again)
