@@ -16,7 +16,6 @@ from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import check_params
-from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.source import MODES, SAME_STEP
 from envfleet.options import Options
 
@@ -137,13 +136,6 @@ class BatchBase(abc.ABC):
     def count_awaiting(self) -> int:
         """Return how many rows await a reset; waits for the device."""
         return int(np.count_nonzero(self.kept("awaiting")))
-
-    def rng_records(self) -> NDArray[Any]:
-        """Return the generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
-        records = np.zeros(self.num_envs, RNG_DTYPE)
-        for name in RNG_DTYPE.names or ():
-            records[name] = self.kept(f"g_{name}")
-        return records
 
     def _end(self, episodes: NDArray[Any], now: int, last: Callable[[str], NDArray[Any]]) -> Ended:
         """Describe the episodes that ended in a step; `last` gives what `finals` of that name hold of them."""

@@ -21,6 +21,12 @@ ENDED_DTYPE = np.dtype(
 )
 """An episode that ended: its sub-environment, steps, number there, when it had begun (ns), and sum of rewards."""
 
+LIFE_DTYPE = np.dtype([("rng", RNG_DTYPE), ("episodes", np.int64), ("begun", np.int64), ("unused", np.int64)])
+"""What only ends and starts of episodes touch: generator, number of episodes so far, when this one had begun (ns).
+
+They fill one line of the processor's cache, because rows that end lie anywhere.
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
@@ -53,8 +59,8 @@ NUMBERS = tuple(Buffer(name, np.dtype(np.float32)) for name in ("log_probs", "va
 class RecordBuffers:
     """How the records of one kind lie in memory.
 
-    Records of scalars lie as structure of arrays, so that compiled loops vectorise; records with array fields lie one
-    after the other, so that a step touches one piece of memory.
+    Records of scalars lie as structure of arrays, so that compiled loops vectorise; records with arrays or
+    records in them lie one after the other, so that a step touches one piece of memory.
 
     Attributes:
         variable: Name of the record in compiled code.
@@ -69,7 +75,7 @@ class RecordBuffers:
     @property
     def is_split(self) -> bool:
         """Whether there is one array per field, rather than an array of records."""
-        return all(self.dtype[name].subdtype is None for name in self.fields)
+        return all(self.dtype[name].kind != "V" for name in self.fields)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -92,11 +98,10 @@ class BufferPlan:
 
     Attributes:
         state: The state of every sub-environment.
-        rng: Its generator.
+        life: Its generator, and what is known of its episodes.
         params: Its parameters; one entry for all, or one each.
-        kept: Arrays that make up a saved state: `state`, `rng`, and the episode's `awaiting` (0 running, 1 ended, 2 was
-            reset in this step), `elapsed` steps, `returns`, the number of `episodes` so far, and when this one had
-            `begun`, in nanoseconds.
+        kept: Arrays that make up a saved state: `state`, `life`, and the episode's `awaiting` (0 running, 1 ended, 2
+            was reset in this step), `elapsed` steps and `returns`.
         actions: What steps take.
         shown: Observations and infos, which resets and steps write.
         outputs: Arrays a step hands out.
@@ -108,16 +113,14 @@ class BufferPlan:
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
         self.state = RecordBuffers("state", "s", spec.state.dtype)
-        self.rng = RecordBuffers("rng", "g", RNG_DTYPE)
+        self.life = RecordBuffers("life", "lives", LIFE_DTYPE)
         self.params = RecordBuffers("params", "p", spec.params.dtype)
         self.episode = (
             Buffer("awaiting", np.dtype(np.uint8)),
             Buffer("elapsed", np.dtype(np.int64)),
             Buffer("returns", np.dtype(np.float64)),
-            Buffer("episodes", np.dtype(np.int64)),
-            Buffer("begun", np.dtype(np.int64)),
         )
-        self.kept = (*self.state.buffers, *self.rng.buffers, *self.episode)
+        self.kept = (*self.state.buffers, *self.life.buffers, *self.episode)
         self.actions = Buffer("actions", spec.action.dtype, spec.action.shape)
         infos = [(f"i_{name}", spec.state.dtype[name]) for name in spec.kernel.info_fields]
         self.shown = (

@@ -205,7 +205,7 @@ class KernelEngine(seam.Engine):
             is_shown = self.traits.render_mode is not None
             return [self._batch.render(row) if is_shown else None for row in range(self._num_envs)]
         if name == "np_random":
-            return [to_generator(record) for record in self._batch.rng_records()]
+            return [to_generator(record) for record in self._batch.kept("lives")["rng"]]
         if name == "np_random_seed":
             return [None] * self._num_envs if self._seeds is None else list(self._seeds.tolist())
         if name in self._kernel.params.names:
@@ -256,7 +256,7 @@ class KernelEngine(seam.Engine):
 
     def episodes(self) -> EpisodeStatus:
         """Return where every episode stands."""
-        batch, counts = self._batch, self._batch.kept("episodes")
+        batch, counts = self._batch, self._batch.kept("lives")["episodes"]
         ids = np.where(counts > 0, (counts - 1) * self._num_envs + np.arange(self._num_envs), -1)
         return EpisodeStatus(
             ids, batch.kept("returns").copy(), batch.kept("elapsed").copy(), batch.kept("awaiting") != 0

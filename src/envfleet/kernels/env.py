@@ -100,14 +100,12 @@ class KernelEnv(gym.Env[Any, Any]):
         """The generator; a copy: set it to change it."""
         if self._np_random_seed is None:
             self.np_random, self._np_random_seed = np_random()
-        return to_generator(self._batch.rng_records()[0])
+        return to_generator(self._batch.kept("lives")["rng"][0])
 
     @np_random.setter
     def np_random(self, value: np.random.Generator) -> None:
         self._np_random_seed = -1
-        record = from_generator(value)
-        for name in record.dtype.names or ():
-            self._batch.kept(f"g_{name}")[0] = record[name]
+        self._batch.kept("lives")["rng"][0] = from_generator(value)
 
     @property
     def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]  # an attribute that Gymnasium checks

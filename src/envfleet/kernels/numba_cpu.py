@@ -11,6 +11,7 @@ from typing import Any
 
 import numba
 import numba.extending
+from llvmlite import ir as llvm_ir
 from numba import types
 from numba.extending import intrinsic, overload, register_jitable
 
@@ -198,3 +199,18 @@ def call_at(_context: Any, address: Any, arguments: Any) -> Any:
         return result
 
     return types.int64(types.int64, arguments), generate
+
+
+@intrinsic
+def prefetch(_context: Any, array: Any, index: Any) -> Any:
+    """Have the processor fetch an element of a flat array that is soon changed; the code does not wait for it."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        element = builder.gep(context.make_array(array)(context, builder, args[0]).data, [args[1]])
+        hints = [cgutils.int32_t(hint) for hint in (1, 3, 1)]  # to write, often, data
+        kind = llvm_ir.FunctionType(llvm_ir.VoidType(), [cgutils.voidptr_t, *(hint.type for hint in hints)])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(fetch, [builder.bitcast(element, cgutils.voidptr_t), *hints])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate

@@ -189,7 +189,7 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
         "observation_row": target.row_view(spec.observation.shape),
         "action_row": target.row_view(spec.action.shape),
     }
-    for records in (plan.state, plan.rng, plan.params):
+    for records in (plan.state, plan.life, plan.params):
         names[f"new_{records.variable}"] = target.new_record(records.dtype)
     for name in spec.kernel.info_fields:
         names[f"info_row_{name}"] = target.row_view(spec.state.dtype[name].shape)

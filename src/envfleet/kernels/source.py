@@ -93,9 +93,9 @@ class Source:
         late = "(steps >= limit or bool(truncates))" if self._truncates else "steps >= limit"
         action = f"action_row(actions, {row})" if plan.spec.action.shape else f"actions[{row}]"
         return [
-            *(self.load(plan.rng) if self._is_drawing else ["rng = new_rng()"]),
-            f"{results} = step_(state, read_only({action}), rng, read_only(params))",
-            *(self.store(plan.rng) if self._is_drawing else []),
+            *(self.load(plan.life) if self._is_drawing else ["life = new_life()"]),
+            f"{results} = step_(state, read_only({action}), life.rng, read_only(params))",
+            *(self.store(plan.life) if self._is_drawing else []),
             *(f"state.{name} = s_{name}[i] if pending else state.{name}" for name in plan.state.fields if is_masked),
             "steps = elapsed[i] + 1",
             f"earned = {'0.0 if pending else ' if is_masked else ''}reward * 1.0",
@@ -108,28 +108,29 @@ class Source:
     def begin(self) -> list[str]:
         """Begin an episode in the row, whose state and parameters are loaded; the state is not stored."""
         return [
-            *self.load(self.plan.rng),
-            "reset_(state, rng, read_only(params))",
-            *self.store(self.plan.rng),
+            *self.load(self.plan.life),
+            "reset_(state, life.rng, read_only(params))",
+            "life.episodes += 1",
+            "life.begun = now",
+            *self.store(self.plan.life),
             "elapsed[i] = 0",
             "returns[i] = 0.0",
             "awaiting[i] = 0",
-            "episodes[i] += 1",
-            "begun[i] = now",
         ]
 
     def seed(self) -> list[str]:
         """Seed the row's generator, if request `k` has a seed for it."""
-        lines = [*self.load(self.plan.rng), "seed_(rng, seeds[k])", *self.store(self.plan.rng)]
+        lines = [*self.load(self.plan.life), "seed_(life.rng, seeds[k])", *self.store(self.plan.life)]
         return ["if is_seeded[k] != 0:", *deeper(lines)]
 
     def record(self) -> list[str]:
         """Write entry `count` of the ended episodes, but for the row."""
         return [
+            *self.load(self.plan.life),
             "episode = ended[count]",
             "episode.length = elapsed[i]",
-            "episode.episode = episodes[i] - 1",
-            "episode.begun = begun[i]",
+            "episode.episode = life.episodes - 1",
+            "episode.begun = life.begun",
             "episode.total = returns[i]",
         ]
 

@@ -159,7 +159,7 @@ class _Trial:
                     for row, action in zip(plain, self.actions[step - 1], strict=True):
                         row.step(action)
                 what = "plain Python and compiled code differ"
-                for row, seed, drawn in zip(plain, self.seeds, batch.rng_records(), strict=True):
+                for row, seed, drawn in zip(plain, self.seeds, batch.kept("lives")["rng"], strict=True):
                     if row.has_drawn_otherwise(drawn):
                         self._fail(
                             f"{what}: they drew different numbers", step, "rng", "the same draws", "others", seed

@@ -132,12 +132,13 @@ def check(kernel: Any) -> None:
     from envfleet.kernels import numba_cpu
     from envfleet.kernels.buffers import BufferPlan
     from envfleet.kernels.machine_code import translating
+    from envfleet.kernels.rng import RNG_DTYPE
 
     spec = read_kernel(kernel)
     fingerprint_of(spec)
     check_functions(spec)
     plan = BufferPlan(spec)
-    state, rng, params = (numba.from_dtype(record.dtype) for record in (plan.state, plan.rng, plan.params))
+    state, rng, params = (numba.from_dtype(dtype) for dtype in (plan.state.dtype, RNG_DTYPE, plan.params.dtype))
     action, out = (
         numba.types.Array(numba.from_dtype(form.dtype), len(form.shape), "C")
         if form.shape

@@ -60,7 +60,7 @@ class Layouts:
         params: The parameters.
         out: What steps hand out, ended episodes and, last, what `SAME_STEP` alone has. Its header is the number of
             ended episodes.
-        copied: `"state"` and `"params"`, where functions of a row get a copy in the thread's own memory.
+        copied: `"life"`, `"state"` and `"params"`, where functions of a row get a copy in the thread's own memory.
         has_frames: Observations are large: threads draw into `drawn`, from which a block writes them row after row.
     """
 
@@ -68,7 +68,7 @@ class Layouts:
         observations, finals = plan.outputs[0], plan.finals if has_finals else ()
         self.has_frames = not _is_small(observations.dtype, observations.size)
         records = (plan.state, plan.params) if has_own_params else (plan.state,)
-        self.copied = frozenset(one.variable for one in records if _is_small(one.dtype))
+        self.copied = {"life", *(one.variable for one in records if _is_small(one.dtype))}
         drawn = (dataclasses.replace(observations, name="drawn"),) if self.has_frames else ()
         frames = (observations.name,) if self.has_frames else ()
         self.kept = Layout((*plan.kept, *drawn), packed=() if "state" in self.copied else (plan.state.prefix,))
@@ -242,7 +242,7 @@ for low in range(0, {form.size}, {TILE_ELEMENTS}):
         policy, lines = self._policy, []
         if policy.is_drawing:
             word = "np.uint64(seed) | (np.uint64(i + 1) << np.uint64(32))"
-            lines += ["generator = new_rng()", f"seed_(generator, {word})"]
+            lines += ["generator = new_life().rng", f"seed_(generator, {word})"]
         if policy.sizes:
             size = critic_start(policy) + num_weights(policy.critic)
             lines += self._arrays(_NUMBERS, _NUMBERS.buffers, "numbers", "rows")
@@ -353,7 +353,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, policy: PolicySource, _fing
     names.update(loop_names(plan, target, target.make_function))
     for name in spec.kernel.info_fields:
         names[f"info_row_{name}"] = target.interleaved_row_view(spec.state.dtype[name].shape)
-    for records in (plan.state, plan.params):
+    for records in (plan.state, plan.life, plan.params):
         length = records.dtype.itemsize // word_of(records.dtype).itemsize
         names[f"read_{records.variable}"] = target.row_copy(length, is_read=True)
         names[f"write_{records.variable}"] = target.row_copy(length, is_read=False)

@@ -46,6 +46,8 @@ class Record:
 
     def __getattr__(self, name: str) -> Any:
         if name in (self._values.dtype.names or ()):
+            if self._values.dtype[name].names:
+                return Record(self._values[name])
             value = self._values[name][0]
             return value.item() if isinstance(value, (np.float64, np.int64, np.bool_)) else value
         if self._values.dtype == RNG_DTYPE and name in rng_functions.METHODS:
