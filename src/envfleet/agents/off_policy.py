@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from envfleet.agents.networks import Critics, network_of
 from envfleet.agents.randomness import ColouredNoise
 from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
+
+if TYPE_CHECKING:
+    from envfleet.native import NativeThread
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
 
@@ -40,11 +44,15 @@ class Learnt(NamedTuple):
     acting: F32 | None
 
 
+Call = tuple[tuple[str, ...], Any, tuple[Any, ...]]
+"""A part of a compiled update: names of the first numbers that it returns, the function and its arguments."""
+
+
 class OffPolicyAgent(Agent[Config]):
     """An agent that learns from a replay buffer.
 
     A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`. An update is
-    `prepare`, `learn` and `publish`; where `can_learn_beside`, a thread may `learn` while rounds go on.
+    `prepare`, `learn` and `publish`; where `can_learn_beside`, `learn_beside` does it while rounds go on.
 
     The `_build` of a kind of agent calls `_remember_in` with its replay buffer.
 
@@ -105,44 +113,71 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
-        return self.publish(self.learn(*self.prepare(num_updates)))
+        return self.publish(self.learn(self.prepare(num_updates)))
 
     @property
     def can_learn_beside(self) -> bool:
-        """Return whether a thread may `learn` while the agent acts and remembers.
+        """Return whether there is `learn_beside`: for compiled updates, with batches that do not wait for the last."""
+        return self.is_compiled and self.replay.priorities is None and os.name == "posix"
 
-        Compiled updates leave the interpreter to others, and only uniform batches can be drawn before the last updates
-        are made.
-        """
-        return self.is_compiled and self.replay.priorities is None
-
-    def prepare(self, num_updates: int) -> tuple[Iterable[Any], float]:
-        """Return the arguments of `learn` for so many updates; batches are drawn as they are iterated over."""
+    def prepare(self, num_updates: int) -> Iterable[Any]:
+        """Return what so many updates learn from, drawn as it is iterated over; they have today's learning rate."""
+        for part in self._learners.values():
+            if isinstance(part, Adam):
+                part.learning_rate = self.config.learning_rate_after(self.num_transitions)
         batches: Iterable[Any] = self.replay.batches(num_updates, self.config.batch_size)
-        learning_rate = self.config.learning_rate_after(self.num_transitions)
-        return (map(self._arrays, batches) if self.is_compiled else batches), learning_rate
+        return map(self._arrays, batches) if self.is_compiled else batches
 
     def _arrays(self, batch: Batch) -> tuple[Batch, tuple[F32, ...]]:
-        """Return what compiled code learns from, so that a thread that learns need not wait for the interpreter."""
+        """Return what compiled code learns from."""
         actions = torch.as_tensor(batch.actions)
         return batch.arrays(), tuple(self.random.normal(actions).numpy() for _ in range(self._num_noises))
 
-    def learn(self, batches: Iterable[Any], learning_rate: float) -> Learnt:
+    def learn(self, batches: Iterable[Any]) -> Learnt:
         """Make gradient updates; if they are compiled, what acts stays as it is until `publish`.
 
         Args:
-            batches: One for each; where updates are compiled, arrays, each with its noise.
-            learning_rate: Of all.
+            batches: One for each, as `prepare` returned them.
         """
-        for part in self._learners.values():
-            if isinstance(part, Adam):
-                part.learning_rate = learning_rate
         means = Means()
         for batch in batches:
-            means.add(self._learn_compiled(*batch) if self.is_compiled else self._learn(batch.to(self.device)))
+            means.add(self._update_compiled(*batch) if self.is_compiled else self._learn(batch.to(self.device)))
             self.num_updates += 1
+        return self._learnt(means, self.num_updates)
+
+    def _update_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
+        figures = dict[str, float]()
+        for names, function, arguments in self._learn_compiled(batch, noises):
+            result = function(*arguments)
+            figures |= zip(names, result, strict=False)
+        if self.replay.priorities is not None:
+            self.replay.priorities.set_errors(batch.indices, result[-1])
+        return figures
+
+    def learn_beside(self, batches: Iterable[Any], thread: NativeThread) -> Callable[[], Learnt]:
+        """Do what `learn` does in another thread.
+
+        Returns:
+            A function that waits for it and returns what `learn` would; to be called once, and before the next updates.
+        """
+        calls = list[Call]()
+        for batch in batches:
+            calls += self._learn_compiled(*batch)
+            self.num_updates += 1
+        num_updates = self.num_updates
+        thread.start([(function, arguments) for _, function, arguments in calls])
+
+        def finish() -> Learnt:
+            means = Means()
+            for (names, *_), result in zip(calls, thread.results(), strict=True):
+                means.add(dict(zip(names, result, strict=False)))
+            return self._learnt(means, num_updates)
+
+        return finish
+
+    def _learnt(self, means: Means, num_updates: int) -> Learnt:
         acting = None if self._compiled is None else self._compiled.values.copy()
-        return Learnt(means.result(), self.num_updates, acting)
+        return Learnt(means.result(), num_updates, acting)
 
     def publish(self, learnt: Learnt) -> dict[str, float]:
         """Act by what was learned from now on; return its figures."""
@@ -176,8 +211,8 @@ class OffPolicyAgent(Agent[Config]):
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         """Make one update."""
 
-    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> Mapping[str, float]:
-        """Do what `_learn` does, with a batch of arrays; a class that has it is compiled."""
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Call]:
+        """Return what does what `_learn` does, with a batch of arrays; a class that has it is compiled."""
         raise NotImplementedError
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:

@@ -17,7 +17,7 @@ from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam
 from envfleet.agents.hyperparameters import Positive
 from envfleet.agents.networks import target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+from envfleet.agents.off_policy import Call, ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 
 
@@ -120,13 +120,13 @@ class SAC(ContinuousAgent[SACConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Call]:
         actor, critics = self._layers
         learned = self._actor_optimiser.next_step(actor), self._critic_optimiser.next_step(critics)
         temperature = self._temperature_optimiser.next_step(actor)  # which has no layers
         targets, settings = self._target_parts.values, _Settings(self.config.target_tau, self._target_entropy)
-        figures = _learn(batch, (noises[0], noises[1]), *learned, targets, temperature, settings, self._work)
-        return dict(zip(_FIGURES, figures, strict=True))
+        arguments = (batch, (noises[0], noises[1]), *learned, targets, temperature, settings, self._work)
+        return [(_FIGURES, _learn, arguments)]
 
 
 _FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")

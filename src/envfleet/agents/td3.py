@@ -15,7 +15,7 @@ from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.hyperparameters import Interval, Positive
 from envfleet.agents.networks import target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+from envfleet.agents.off_policy import Call, ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 
 _Noise = Annotated[float, Interval(0, 2)]
@@ -89,18 +89,17 @@ class TD3(ContinuousAgent[TD3Config]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Call]:
         (actor, critics), values, config = self._layers, self._critic_optimiser.values, self.config
         noise = (config.target_noise, config.target_noise_clip)
         settings = _Settings(config.target_tau, *noise, config.saturation_penalty)
         targets = (self._target_actor_parts.values, self._target_critic_parts.values, settings, self._work)
         learned = self._critic_optimiser.next_step(critics)
-        critic_loss, value = _fit_critics(batch, noises[0], learned, actor[0], *targets)
-        figures = {"critic_loss": critic_loss, "value": value}
-        if (self.num_updates + 1) % config.policy_delay:
-            return figures
-        loss = _fit_actor(batch.observations, self._actor_optimiser.next_step(actor), values, critics[0], *targets)
-        return {**figures, "actor_loss": loss}
+        parts: list[Call] = [(("critic_loss", "value"), _fit_critics, (batch, noises[0], learned, actor[0], *targets))]
+        if (self.num_updates + 1) % config.policy_delay == 0:
+            arguments = (batch.observations, self._actor_optimiser.next_step(actor), values, critics[0], *targets)
+            parts.append((("actor_loss",), _fit_actor, arguments))
+        return parts
 
 
 class _Settings(NamedTuple):
@@ -133,7 +132,7 @@ def _fit_critics(
 def _fit_actor(
     observations: F32, actor: Learned, critics: F32, critic: NDArray[np.int64], target_actor: F32, target_critics: F32,
     settings: _Settings, work: Workspace,
-) -> float:  # fmt: skip
+) -> tuple[float]:  # fmt: skip
     free = compiled.forward(actor.values, actor.layers[0], observations, work.passes[0])
     (count, size), loss = free.shape, 0.0
     actions, of_values = np.empty((count, size), np.float32), np.empty((count, 1), np.float32)
@@ -157,4 +156,4 @@ def _fit_actor(
     compiled.descend(actor)
     compiled.follow(target_actor, actor.values, settings.tau)
     compiled.follow(target_critics, critics, settings.tau)
-    return loss
+    return (loss,)

@@ -59,7 +59,7 @@ def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[
         batch = draw(rng, agents[0])
         for agent, figures in zip(agents, found, strict=True):
             lesson = agent._arrays(batch) if agent.is_compiled else batch
-            figures.append(agent.publish(agent.learn([lesson], agent.config.learning_rate)))
+            figures.append(agent.publish(agent.learn([lesson])))
     return found
 
 
@@ -147,7 +147,7 @@ def test_what_is_not_finite_is_reported() -> None:
         agent = make(kind, compiled=True)
         batch = draw(np.random.default_rng(0), agent)
         batch.rewards[3] = torch.nan
-        figures = agent._learn_compiled(*agent._arrays(batch))
+        figures = agent.learn([agent._arrays(batch)]).figures
         assert not all(np.isfinite(value) for value in figures.values())
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,13 +17,10 @@ from envfleet.agents import Agent, OffPolicyAgent, SlabAgent, SlabWriter, Transi
 from envfleet.agents.off_policy import Learnt
 from envfleet.training.config import RunConfig
 
-_ROUNDING = 1e-9  # so that ten times 0.1 is one update
-_SWITCH_S = 1e-4
-"""Python's switch interval during a run with a thread that learns.
+if TYPE_CHECKING:
+    from envfleet.native import NativeThread
 
-That thread needs the interpreter for a moment between updates. With the default of 5 ms it would wait for longer than
-an update takes.
-"""
+_ROUNDING = 1e-9  # so that ten times 0.1 is one update
 
 
 class UpdateSchedule:
@@ -89,12 +84,13 @@ class ReplayLearner:
 
     def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
         self._agent, self._schedule = agent, schedule
-        self._thread = ThreadPoolExecutor(1, "learner") if is_beside and agent.can_learn_beside else None
-        self._job: Future[Learnt] | None = None
+        self._thread: NativeThread | None = None
+        if is_beside and agent.can_learn_beside:
+            from envfleet.native import NativeThread  # needs numba
+
+            self._thread = NativeThread()
+        self._job: Callable[[], Learnt] | None = None
         self.num_updates = agent.num_updates
-        self._switch_s = sys.getswitchinterval()
-        if self._thread is not None:
-            sys.setswitchinterval(min(_SWITCH_S, self._switch_s))
 
     def learn(self) -> dict[str, float]:
         """Make the updates that are due, or have the thread make them after the last ones, which are acted by then.
@@ -109,17 +105,15 @@ class ReplayLearner:
             figures = self._agent.update(count)
             self.num_updates = self._agent.num_updates
             return figures
-        batches, learning_rate = self._agent.prepare(count)
-        job = self._thread.submit(self._agent.learn, list(batches), learning_rate)  # before it runs out of work
-        figures = self.finish()
-        self._job = job
+        batches, figures = list(self._agent.prepare(count)), self.finish()
+        self._job = self._agent.learn_beside(batches, self._thread)
         return figures
 
     def finish(self) -> dict[str, float]:
         """Wait for the thread, and act by what it learned; return its figures."""
         if self._job is None:
             return {}
-        learnt, self._job = self._job.result(), None
+        learnt, self._job = self._job(), None
         self.num_updates = learnt.num_updates
         return self._agent.publish(learnt)
 
@@ -145,7 +139,8 @@ class ReplayLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes, once the thread is done."""
-        learnt = None if self._job is None else self._job.result()  # until then the agent changes
+        learnt = None if self._job is None else self._job()  # until then the agent changes
+        self._hold(learnt)
         return {
             "agent": self._agent.state_dict("all"),
             "schedule": copy.copy(self._schedule),
@@ -157,15 +152,16 @@ class ReplayLearner:
         """Take over the state of another."""
         self._agent.load_state_dict(state["agent"])
         self._schedule, self.num_updates = state["schedule"], state["num_updates"]
-        if state["learnt"] is not None:
-            self._job = Future()
-            self._job.set_result(state["learnt"])
+        self._hold(state["learnt"])
+
+    def _hold(self, learnt: Learnt | None) -> None:
+        """Keep what the thread led to until the agent acts by it."""
+        self._job = None if learnt is None else lambda: learnt
 
     def close(self) -> None:
         """Wait for the thread, and end it."""
         if self._thread is not None:
-            self._thread.shutdown()
-            sys.setswitchinterval(self._switch_s)
+            self._thread.close()
 
 
 class SlabLearner:

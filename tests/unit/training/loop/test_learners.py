@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ import pytest
 import torch
 from tests.unit.training.watching import Watcher
 
+from envfleet import native
+from envfleet.agents.compiled import compiled_beside
 from envfleet.errors import TrainingDiverged
 from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import parse_config
@@ -43,13 +45,30 @@ def config_of(agent: str, hyperparameters: dict[str, Any] | None = None, **train
 
 @contextlib.contextmanager
 def trainer_of(agent: str, *observers: Any, **training: Any) -> Iterator[Trainer]:
-    switch_s = sys.getswitchinterval()
+    def count_threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    threads = count_threads()
     with contextlib.closing(
         Trainer(config_of(agent, **training), RunOptions(num_envs=3), observers=observers)
     ) as trainer:
         yield trainer
-    assert sys.getswitchinterval() == switch_s
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("learner")]
+    assert count_threads() <= max(threads, torch.get_num_threads())
+
+
+@compiled_beside
+def dawdle(count: int) -> tuple[float]:
+    total = 0.0
+    for number in range(count):
+        total += math.sin(number)
+    return (total,)
+
+
+@compiled_beside
+def fail(value: float) -> tuple[float]:
+    if value > 0:
+        raise MemoryError
+    return (value,)
 
 
 def delay(function: Callable[..., Any], longest_s: float) -> Callable[..., Any]:
@@ -65,7 +84,11 @@ def play(agent: str, learning_s: float, acting_s: float, **training: Any) -> tup
     watcher = Watcher()
     with trainer_of(agent, watcher, **training) as trainer:
         own: Any = trainer.agent
-        own._learn_compiled = delay(own._learn_compiled, learning_s)
+        learn = own._learn_compiled
+        own._learn_compiled = lambda *lesson: [
+            ((), dawdle, (int(random.random() * learning_s * 5e7),)),
+            *learn(*lesson),
+        ]
         own.act_batch = delay(own.act_batch, acting_s)
         trainer.run()
         ended = [(event.transitions, event.updates) for event in watcher.of(Episodes)]
@@ -122,7 +145,7 @@ def test_acting_follows_one_set_of_updates_later() -> None:
             before = agent.num_updates
             trainer.round()
             if agent.num_updates > before:
-                learner._job.result()
+                native._await_calls(learner._thread._control)
                 acted.append(agent.act_batch(rows, deterministic=True))
         assert not np.array_equal(acted[0], acted[1])
         learned = agent.state_dict("weights")
@@ -131,21 +154,14 @@ def test_acting_follows_one_set_of_updates_later() -> None:
         assert_equal(learned["networks"], agent.weights())
 
 
-def test_the_thread_gets_the_interpreter_sooner_than_python_gives_it() -> None:
-    with trainer_of("SAC"):
-        assert sys.getswitchinterval() == pytest.approx(1e-4)
-    with trainer_of("SAC", learn_beside=False):
-        assert sys.getswitchinterval() > 1e-4
-
-
 def test_what_goes_wrong_in_the_thread_reaches_the_run() -> None:
     with trainer_of("SAC") as trainer:
         own: Any = trainer.agent
-        own._learn_compiled = lambda *lesson: {"critic_loss": float("nan")}
+        own._learn_compiled = lambda *lesson: [(("critic_loss",), fail, (float("nan"),))]
         with pytest.raises(TrainingDiverged, match="critic_loss is nan"):
             trainer.run()
     with trainer_of("SAC") as trainer:
         own = trainer.agent
-        own._learn_compiled = {}.__getitem__
-        with pytest.raises((KeyError, TypeError)):
+        own._learn_compiled = lambda *lesson: [((), fail, (1.0,))]
+        with pytest.raises(MemoryError, match="too little memory for updates"):
             trainer.run()

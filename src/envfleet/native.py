@@ -1,0 +1,250 @@
+"""Calls of compiled functions in a thread of the system, which never needs the interpreter.
+
+A thread of Python's has to get the interpreter before and after such a call, and the one that gives it up falls asleep
+meanwhile: together a fifth of a millisecond.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+_system = ctypes.CDLL(None)
+
+# Words of what a thread and its owner share; then where bytes of it begin, for a mutex and a condition.
+_IS_RUNNING, _COUNT, _TABLE, _HAS_FAILED, _ADDRESS, _NUM_WORDS = 0, 1, 2, 3, 4, 64
+_MUTEX, _CONDITION = 128, 256
+
+Call = tuple[Any, tuple[Any, ...]]
+"""A function that numba has compiled without the GIL, and its arguments."""
+
+
+class NativeThread:
+    """A thread that makes calls, one after another, and sleeps in between.
+
+    Raises:
+        OSError: There are too many threads.
+    """
+
+    def __init__(self) -> None:
+        self._control, self._running = np.zeros(_NUM_WORDS, np.int64), list[tuple[_Form, NDArray[np.int64]]]()
+        self._control[_ADDRESS] = self._control.ctypes.data
+        _prepare(self._control)
+        thread = ctypes.c_ulong()
+        entry, control = (ctypes.c_void_p(address) for address in (_serve.address, self._control.ctypes.data))
+        if _system.pthread_create(ctypes.byref(thread), None, entry, control):
+            raise OSError("there are too many threads: no other can be started for updates")
+        self._end = weakref.finalize(self, _end, self._control, thread, os.getpid())
+        self._end.atexit = False
+
+    def start(self, calls: Sequence[Call]) -> None:
+        """Have it make calls; `results` is due before the next ones, and nobody else may use what they change."""
+        self._running = [_fill(function, arguments) for function, arguments in calls]
+        places = [word for form, frame in self._running for word in (form.entry.address, frame.ctypes.data)]
+        self._table = np.array(places, np.int64)
+        _post(self._control, len(calls), self._table.ctypes.data)
+
+    def results(self) -> list[Any]:
+        """Wait for the calls, and return what they returned.
+
+        Raises:
+            MemoryError: One of them had too little memory.
+        """
+        _await_calls(self._control)
+        made, self._running = self._running, []
+        for form, frame in made:
+            form.release(frame.ctypes.data)
+        if self._control[_HAS_FAILED]:
+            raise MemoryError("there is too little memory for updates")
+        return [form.read(frame.ctypes.data) for form, frame in made]
+
+    def close(self) -> None:
+        """Wait for the calls, and end the thread."""
+        self._end()
+
+
+def _end(control: NDArray[np.int64], thread: ctypes.c_ulong, pid: int) -> None:
+    if pid == os.getpid():  # a fork leaves threads behind
+        _await_calls(control)
+        _post(control, -1, 0)
+        _system.pthread_join(thread, None)
+
+
+# ---------------------------------------------------------------------- how a function is called
+
+
+class _Form(NamedTuple):
+    """How a function is called with arguments of some types: they lie in memory, and behind them what it returns.
+
+    Attributes:
+        entry: The function for C that calls it; takes the address.
+        write: Puts arguments there.
+        release: Gives up what they hold.
+        read: Returns what was returned; once.
+        num_words: Of the memory.
+    """
+
+    entry: Any
+    write: Callable[[int, tuple[Any, ...]], None]
+    release: Callable[[int], None]
+    read: Callable[[int], Any]
+    num_words: int
+
+
+_forms: dict[Any, list[_Form]] = {}  # by function
+
+
+def _fill(function: Any, arguments: tuple[Any, ...]) -> tuple[_Form, NDArray[np.int64]]:
+    """Return how a function is called with such arguments, and memory that has these."""
+    forms = _forms.setdefault(function, [])
+    for form in forms:
+        frame = np.zeros(form.num_words, np.int64)
+        try:
+            form.write(frame.ctypes.data, arguments)
+        except TypeError:  # it is for other types
+            continue
+        return form, frame
+    forms.append(_make_form(function, numba.typeof(arguments)))
+    return _fill(function, arguments)
+
+
+def _make_form(function: Any, kinds: Any) -> _Form:
+    function.compile(tuple(kinds))
+    found, context = function.overloads[tuple(kinds)], function.targetctx
+    address, result = found.library.get_pointer_to_function(found.fndesc.llvm_func_name), found.signature.return_type
+    sizes = [-(-context.get_abi_sizeof(context.get_value_type(kind)) // 8) for kind in (kinds, result)]
+
+    def at(builder: Any, kind: Any, place: Any) -> Any:
+        return builder.inttoptr(place, context.get_value_type(kind).as_pointer())
+
+    @intrinsic
+    def put(_context: Any, place: Any, values: Any) -> Any:
+        def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            target.nrt.incref(builder, kinds, args[1])  # what numba makes of arrays would end with this call
+            builder.store(args[1], at(builder, kinds, args[0]))
+            return target.get_dummy_value()
+
+        return types.void(place, values), generate
+
+    @intrinsic
+    def drop(_context: Any, place: Any) -> Any:
+        def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            target.nrt.decref(builder, kinds, builder.load(at(builder, kinds, args[0])))
+            return target.get_dummy_value()
+
+        return types.void(place), generate
+
+    @intrinsic
+    def get(_context: Any, place: Any) -> Any:
+        def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return builder.load(at(builder, result, args[0]))
+
+        return result(place), generate
+
+    @intrinsic
+    def call(_context: Any, place: Any, behind: Any) -> Any:
+        def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            convention, values = target.call_conv, builder.load(at(builder, kinds, args[0]))
+            kind = convention.get_function_type(result, tuple(kinds)).as_pointer()
+            pointer = builder.inttoptr(target.get_constant(types.intp, address), kind)
+            each = [builder.extract_value(values, number) for number in range(len(kinds))]
+            status, returned = convention.call_function(builder, pointer, result, tuple(kinds), each)
+            builder.store(returned, at(builder, result, args[1]))
+            return builder.zext(status.is_error, target.get_value_type(types.intp))
+
+        return types.intp(place, behind), generate
+
+    first = 8 * sizes[0]
+    return _Form(
+        numba.cfunc(types.intp(types.intp))(lambda place: call(place, place + first)),
+        numba.njit(types.void(types.intp, kinds))(lambda place, arguments: put(place, arguments)),
+        numba.njit(types.void(types.intp))(lambda place: drop(place)),
+        numba.njit(result(types.intp))(lambda place: get(place + first)),
+        sum(sizes),
+    )
+
+
+# ---------------------------------------------------------------------- what the thread does
+
+
+def _of_system(name: str, num_arguments: int) -> Any:
+    return types.ExternalFunction(name, types.int32(*[types.intp] * num_arguments))
+
+
+_init_mutex, _init_condition = _of_system("pthread_mutex_init", 2), _of_system("pthread_cond_init", 2)
+_lock, _unlock = _of_system("pthread_mutex_lock", 1), _of_system("pthread_mutex_unlock", 1)
+_sleep, _wake = _of_system("pthread_cond_wait", 2), _of_system("pthread_cond_broadcast", 1)
+
+
+@intrinsic
+def _word_at(_context: Any, place: Any) -> Any:
+    def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], target.get_value_type(types.intp).as_pointer()))
+
+    return types.intp(place), generate
+
+
+@intrinsic
+def _call_entry(_context: Any, entry: Any, place: Any) -> Any:
+    def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        word = target.get_value_type(types.intp)
+        return builder.call(builder.inttoptr(args[0], ir.FunctionType(word, [word]).as_pointer()), [args[1]])
+
+    return types.intp(entry, place), generate
+
+
+@numba.njit(cache=True)
+def _prepare(control: Any) -> None:
+    _init_mutex(control[_ADDRESS] + _MUTEX, 0)
+    _init_condition(control[_ADDRESS] + _CONDITION, 0)
+
+
+@numba.njit(cache=True)
+def _set_running(control: Any, is_running: int) -> None:
+    _lock(control[_ADDRESS] + _MUTEX)
+    control[_IS_RUNNING] = is_running
+    _wake(control[_ADDRESS] + _CONDITION)
+    _unlock(control[_ADDRESS] + _MUTEX)
+
+
+@numba.njit(cache=True)
+def _await(control: Any, is_running: int) -> None:
+    _lock(control[_ADDRESS] + _MUTEX)
+    while control[_IS_RUNNING] != is_running:
+        _sleep(control[_ADDRESS] + _CONDITION, control[_ADDRESS] + _MUTEX)
+    _unlock(control[_ADDRESS] + _MUTEX)
+
+
+@numba.njit(cache=True)
+def _post(control: Any, count: int, table: int) -> None:
+    control[_COUNT], control[_TABLE] = count, table
+    _set_running(control, 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _await_calls(control: Any) -> None:
+    _await(control, 0)
+
+
+@numba.cfunc(types.intp(types.CPointer(types.intp)), cache=True)
+def _serve(control: Any) -> int:
+    """Be the thread: wait for calls, entries and their memory in a table, make them and say so."""
+    while True:
+        _await(control, 1)
+        if control[_COUNT] < 0:
+            return 0
+        control[_HAS_FAILED] = 0
+        for number in range(control[_COUNT]):
+            place = control[_TABLE] + 16 * number
+            control[_HAS_FAILED] |= _call_entry(_word_at(place), _word_at(place + 8))
+        _set_running(control, 0)
