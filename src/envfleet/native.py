@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,23 +22,25 @@ from numpy.typing import NDArray
 
 _system = ctypes.CDLL(None)
 
-# Words of what a thread and its owner share; then where bytes of it begin, for a mutex and a condition.
-_IS_RUNNING, _COUNT, _TABLE, _HAS_FAILED, _ADDRESS, _NUM_WORDS = 0, 1, 2, 3, 4, 64
-_MUTEX, _CONDITION = 128, 256
+# Words of what a thread and its owner share: how many sets of calls were started and made, and for each of the last
+# two, in turn, their number, the address of their table, and whether one failed.
+_STARTED, _MADE, _ADDRESS, _COUNTS, _TABLES, _FAILURES, _NUM_WORDS = 0, 1, 2, 4, 6, 8, 64
+_MUTEX, _CONDITION = 128, 256  # where these begin, in bytes
 
 Call = tuple[Any, tuple[Any, ...]]
 """A function that numba has compiled without the GIL, and its arguments."""
 
 
 class NativeThread:
-    """A thread that makes calls, one after another, and sleeps in between.
+    """A thread that makes calls, one after another, and sleeps if there are none.
 
     Raises:
         OSError: There are too many threads.
     """
 
     def __init__(self) -> None:
-        self._control, self._running = np.zeros(_NUM_WORDS, np.int64), list[tuple[_Form, NDArray[np.int64]]]()
+        self._control = np.zeros(_NUM_WORDS, np.int64)
+        self._under_way = deque[tuple[list[tuple[_Form, NDArray[np.int64]]], NDArray[np.int64]]]()
         self._control[_ADDRESS] = self._control.ctypes.data
         _prepare(self._control)
         thread = ctypes.c_ulong()
@@ -48,25 +51,30 @@ class NativeThread:
         self._end.atexit = False
 
     def start(self, calls: Sequence[Call]) -> None:
-        """Have it make calls; `results` is due before the next ones, and nobody else may use what they change."""
-        self._running = [_fill(function, arguments) for function, arguments in calls]
-        places = [word for form, frame in self._running for word in (form.entry.address, frame.ctypes.data)]
-        self._table = np.array(places, np.int64)
-        _post(self._control, len(calls), self._table.ctypes.data)
+        """Have it make calls after the last ones; two sets may be under way.
+
+        Nobody else may use what they change until `results` has returned.
+        """
+        filled = [_fill(function, arguments) for function, arguments in calls]
+        places = [word for form, frame in filled for word in (form.entry.address, frame.ctypes.data)]
+        table = np.array(places, np.int64)
+        self._under_way.append((filled, table))
+        _start(self._control, len(calls), table.ctypes.data)
 
     def results(self) -> list[Any]:
-        """Wait for the calls, and return what they returned.
+        """Wait for the oldest set of calls, and return what they returned.
 
         Raises:
             MemoryError: One of them had too little memory.
         """
-        _await_calls(self._control)
-        made, self._running = self._running, []
-        for form, frame in made:
+        number = self._control[_STARTED] - len(self._under_way)
+        _await_made(self._control, number + 1)
+        filled, _ = self._under_way.popleft()
+        for form, frame in filled:
             form.release(frame.ctypes.data)
-        if self._control[_HAS_FAILED]:
+        if self._control[_FAILURES + number % 2]:
             raise MemoryError("there is too little memory for updates")
-        return [form.read(frame.ctypes.data) for form, frame in made]
+        return [form.read(frame.ctypes.data) for form, frame in filled]
 
     def close(self) -> None:
         """Wait for the calls, and end the thread."""
@@ -75,8 +83,8 @@ class NativeThread:
 
 def _end(control: NDArray[np.int64], thread: ctypes.c_ulong, pid: int) -> None:
     if pid == os.getpid():  # a fork leaves threads behind
-        _await_calls(control)
-        _post(control, -1, 0)
+        _await_made(control, control[_STARTED])
+        _start(control, -1, 0)
         _system.pthread_join(thread, None)
 
 
@@ -210,41 +218,43 @@ def _prepare(control: Any) -> None:
 
 
 @numba.njit(cache=True)
-def _set_running(control: Any, is_running: int) -> None:
+def _count(control: Any, what: int) -> None:
     _lock(control[_ADDRESS] + _MUTEX)
-    control[_IS_RUNNING] = is_running
+    control[what] += 1
     _wake(control[_ADDRESS] + _CONDITION)
     _unlock(control[_ADDRESS] + _MUTEX)
 
 
 @numba.njit(cache=True)
-def _await(control: Any, is_running: int) -> None:
+def _await(control: Any, what: int, count: int) -> None:
     _lock(control[_ADDRESS] + _MUTEX)
-    while control[_IS_RUNNING] != is_running:
+    while control[what] < count:
         _sleep(control[_ADDRESS] + _CONDITION, control[_ADDRESS] + _MUTEX)
     _unlock(control[_ADDRESS] + _MUTEX)
 
 
 @numba.njit(cache=True)
-def _post(control: Any, count: int, table: int) -> None:
-    control[_COUNT], control[_TABLE] = count, table
-    _set_running(control, 1)
+def _start(control: Any, count: int, table: int) -> None:
+    turn = control[_STARTED] % 2
+    control[_COUNTS + turn], control[_TABLES + turn] = count, table
+    _count(control, _STARTED)
 
 
 @numba.njit(cache=True, nogil=True)
-def _await_calls(control: Any) -> None:
-    _await(control, 0)
+def _await_made(control: Any, count: int) -> None:
+    _await(control, _MADE, count)
 
 
 @numba.cfunc(types.intp(types.CPointer(types.intp)), cache=True)
 def _serve(control: Any) -> int:
     """Be the thread: wait for calls, entries and their memory in a table, make them and say so."""
     while True:
-        _await(control, 1)
-        if control[_COUNT] < 0:
+        _await(control, _STARTED, control[_MADE] + 1)
+        turn = control[_MADE] % 2
+        if control[_COUNTS + turn] < 0:
             return 0
-        control[_HAS_FAILED] = 0
-        for number in range(control[_COUNT]):
-            place = control[_TABLE] + 16 * number
-            control[_HAS_FAILED] |= _call_entry(_word_at(place), _word_at(place + 8))
-        _set_running(control, 0)
+        control[_FAILURES + turn] = 0
+        for number in range(control[_COUNTS + turn]):
+            place = control[_TABLES + turn] + 16 * number
+            control[_FAILURES + turn] |= _call_entry(_word_at(place), _word_at(place + 8))
+        _count(control, _MADE)

@@ -311,6 +311,12 @@ def follow(targets: F32, values: F32, tau: float) -> None:
 
 
 @compiled
+def copy_of(values: F32) -> F32:
+    """Return a copy."""
+    return values.copy()
+
+
+@compiled
 def join(observations: F32, actions: F32) -> F32:
     """Return both side by side: what critics read."""
     count, first, size = observations.shape[0], observations.shape[1], actions.shape[1]

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from envfleet.agents import compiled
 from envfleet.agents.actions import Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32
@@ -143,7 +144,8 @@ class OffPolicyAgent(Agent[Config]):
         for batch in batches:
             means.add(self._update_compiled(*batch) if self.is_compiled else self._learn(batch.to(self.device)))
             self.num_updates += 1
-        return self._learnt(means, self.num_updates)
+        acting = None if self._compiled is None else self._compiled.values.copy()
+        return Learnt(means.result(), self.num_updates, acting)
 
     def _update_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
         figures = dict[str, float]()
@@ -158,26 +160,22 @@ class OffPolicyAgent(Agent[Config]):
         """Do what `learn` does in another thread.
 
         Returns:
-            A function that waits for it and returns what `learn` would; to be called once, and before the next updates.
+            A function that waits for it and returns what `learn` would; to be called once.
         """
         calls = list[Call]()
         for batch in batches:
             calls += self._learn_compiled(*batch)
             self.num_updates += 1
-        num_updates = self.num_updates
-        thread.start([(function, arguments) for _, function, arguments in calls])
+        num_updates, values = self.num_updates, self._compiled.values  # type: ignore[union-attr]
+        thread.start([*((function, arguments) for _, function, arguments in calls), (compiled.copy_of, (values,))])
 
         def finish() -> Learnt:
-            means = Means()
-            for (names, *_), result in zip(calls, thread.results(), strict=True):
+            means, (*results, acting) = Means(), thread.results()
+            for (names, *_), result in zip(calls, results, strict=True):
                 means.add(dict(zip(names, result, strict=False)))
-            return self._learnt(means, num_updates)
+            return Learnt(means.result(), num_updates, acting)
 
         return finish
-
-    def _learnt(self, means: Means, num_updates: int) -> Learnt:
-        acting = None if self._compiled is None else self._compiled.values.copy()
-        return Learnt(means.result(), num_updates, acting)
 
     def publish(self, learnt: Learnt) -> dict[str, float]:
         """Act by what was learned from now on; return its figures."""

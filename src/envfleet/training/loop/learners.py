@@ -105,8 +105,9 @@ class ReplayLearner:
             figures = self._agent.update(count)
             self.num_updates = self._agent.num_updates
             return figures
-        batches, figures = list(self._agent.prepare(count)), self.finish()
-        self._job = self._agent.learn_beside(batches, self._thread)
+        job = self._agent.learn_beside(self._agent.prepare(count), self._thread)  # before it runs out of work
+        figures = self.finish()
+        self._job = job
         return figures
 
     def finish(self) -> dict[str, float]:

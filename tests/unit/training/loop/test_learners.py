@@ -145,7 +145,7 @@ def test_acting_follows_one_set_of_updates_later() -> None:
             before = agent.num_updates
             trainer.round()
             if agent.num_updates > before:
-                native._await_calls(learner._thread._control)
+                native._await_made(learner._thread._control, learner._thread._control[native._STARTED])
                 acted.append(agent.act_batch(rows, deterministic=True))
         assert not np.array_equal(acted[0], acted[1])
         learned = agent.state_dict("weights")
