@@ -122,7 +122,7 @@ class OffPolicyAgent(Agent[Config]):
         return self.is_compiled and self.replay.priorities is None and os.name == "posix"
 
     def prepare(self, num_updates: int) -> Iterable[Any]:
-        """Return what so many updates learn from, drawn as it is iterated over; they have today's learning rate."""
+        """Return what so many updates learn from, drawn as it is iterated over, and set the learning rate."""
         for part in self._learners.values():
             if isinstance(part, Adam):
                 part.learning_rate = self.config.learning_rate_after(self.num_transitions)
