@@ -45,7 +45,7 @@ class Learnt(NamedTuple):
     acting: F32 | None
 
 
-Call = tuple[tuple[str, ...], Any, tuple[Any, ...]]
+Part = tuple[tuple[str, ...], Any, tuple[Any, ...]]
 """A part of a compiled update: names of the first numbers that it returns, the function and its arguments."""
 
 
@@ -53,7 +53,7 @@ class OffPolicyAgent(Agent[Config]):
     """An agent that learns from a replay buffer.
 
     A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`. An update is
-    `prepare`, `learn` and `publish`; where `can_learn_beside`, `learn_beside` does it while rounds go on.
+    `prepare`, `learn` and `publish`; where it `can_learn_beside`, updates are made during rounds.
 
     The `_build` of a kind of agent calls `_remember_in` with its replay buffer.
 
@@ -118,11 +118,11 @@ class OffPolicyAgent(Agent[Config]):
 
     @property
     def can_learn_beside(self) -> bool:
-        """Return whether there is `learn_beside`: for compiled updates, with batches that do not wait for the last."""
+        """Return whether it can `learn_beside`: updates are compiled, and no batch depends on earlier ones."""
         return self.is_compiled and self.replay.priorities is None and os.name == "posix"
 
     def prepare(self, num_updates: int) -> Iterable[Any]:
-        """Return what so many updates learn from, drawn as it is iterated over, and set the learning rate."""
+        """Return the batches of so many updates, drawn as they are iterated over, and set the learning rate."""
         for part in self._learners.values():
             if isinstance(part, Adam):
                 part.learning_rate = self.config.learning_rate_after(self.num_transitions)
@@ -157,21 +157,21 @@ class OffPolicyAgent(Agent[Config]):
         return figures
 
     def learn_beside(self, batches: Iterable[Any], thread: NativeThread) -> Callable[[], Learnt]:
-        """Do what `learn` does in another thread.
+        """Make gradient updates in a thread of their own.
 
         Returns:
-            A function that waits for it and returns what `learn` would; to be called once.
+            A function that waits for them and returns what `learn` would; to be called once.
         """
-        calls = list[Call]()
+        parts = list[Part]()
         for batch in batches:
-            calls += self._learn_compiled(*batch)
+            parts += self._learn_compiled(*batch)
             self.num_updates += 1
         num_updates, values = self.num_updates, self._compiled.values  # type: ignore[union-attr]
-        thread.start([*((function, arguments) for _, function, arguments in calls), (compiled.copy_of, (values,))])
+        thread.start([*((function, arguments) for _, function, arguments in parts), (compiled.copy_of, (values,))])
 
         def finish() -> Learnt:
             means, (*results, acting) = Means(), thread.results()
-            for (names, *_), result in zip(calls, results, strict=True):
+            for (names, *_), result in zip(parts, results, strict=True):
                 means.add(dict(zip(names, result, strict=False)))
             return Learnt(means.result(), num_updates, acting)
 
@@ -209,8 +209,8 @@ class OffPolicyAgent(Agent[Config]):
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         """Make one update."""
 
-    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Call]:
-        """Return what does what `_learn` does, with a batch of arrays; a class that has it is compiled."""
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Part]:
+        """Return the compiled calls that do what `_learn` does, for a batch of arrays; marks a class as compiled."""
         raise NotImplementedError
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:

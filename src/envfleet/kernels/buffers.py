@@ -22,9 +22,9 @@ ENDED_DTYPE = np.dtype(
 """An episode that ended: its sub-environment, steps, number there, when it had begun (ns), and sum of rewards."""
 
 LIFE_DTYPE = np.dtype([("rng", RNG_DTYPE), ("episodes", np.int64), ("begun", np.int64), ("unused", np.int64)])
-"""What only ends and starts of episodes touch: generator, number of episodes so far, when this one had begun (ns).
+"""What only the start and the end of an episode touch: generator, number of episodes so far, start of this one (ns).
 
-They fill one line of the processor's cache, because rows that end lie anywhere.
+It fills one cache line, as the rows that end are scattered over memory.
 """
 
 

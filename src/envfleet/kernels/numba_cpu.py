@@ -203,7 +203,7 @@ def call_at(_context: Any, address: Any, arguments: Any) -> Any:
 
 @intrinsic
 def prefetch(_context: Any, array: Any, index: Any) -> Any:
-    """Have the processor fetch an element of a flat array that is soon changed; the code does not wait for it."""
+    """Prefetch an element of a flat array that is about to be changed, without waiting for it."""
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         element = builder.gep(context.make_array(array)(context, builder, args[0]).data, [args[1]])
