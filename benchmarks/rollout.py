@@ -148,13 +148,13 @@ def measure_peak() -> float:
     """GFLOP/s of a product of float32 matrices on one core: torch's, or the agents', as torch may not know AVX-512."""
     import torch
 
-    from envfleet.agents import compiled
+    from envfleet.native import products
 
     torch.set_num_threads(1)
     large, small = torch.ones((1024, 1024)), np.ones((3, 256, 256), np.float32)
     ways: dict[int, Callable[[], Any]] = {
         2 * 1024**3: lambda: large @ large,
-        2 * 256**3: lambda: compiled.multiply(*small, False, False),
+        2 * 256**3: lambda: products.multiply(*small, False, False),
     }
     return max(flops * runs_per_second(run) for _ in range(ROUNDS) for flops, run in ways.items()) / 1e9
 

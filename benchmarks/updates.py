@@ -8,7 +8,7 @@ Writes OUT/updates.json. All sides learn from equal batches with the same widths
 a slice of each, and ratios are medians over rounds, so other load hits all alike. `plain` is the update written out
 in torch with its own optimisers, as single-file implementations do; `numpy` is DDDQN by hand with products into arrays
 that are kept. With `--first`, the folder of a checkout, its agents are measured in a process of their own that takes
-turns with this one. Torch and BLAS have one thread.
+turns with this one. All sides have one core, where nothing helps with our products, and torch and BLAS one thread.
 """
 
 from __future__ import annotations
@@ -348,6 +348,7 @@ def main() -> None:
     parser.add_argument("--first", type=Path, help="folder of a checkout of the first edition, commit 4775889")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     torch.set_num_threads(1)
     widths = [tuple(args.hidden)] if args.hidden else [(128, 128), (256, 256)]
     results: list[Result] = []

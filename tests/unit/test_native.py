@@ -1,16 +1,20 @@
-"""The thread that runs compiled functions: results, order, failures, and what is left behind."""
+"""The thread that runs compiled functions: results, order, failures, what is left behind, and help with products."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
 
-from envfleet.native import NativeThread
+from envfleet.native import products
+from envfleet.native.thread import NativeThread, _thread_of, call_helped
 
 
 @numba.njit(nogil=True)
@@ -76,3 +80,46 @@ def test_threads_end_and_arguments_are_released() -> None:
     closed.close()
     del dropped, thread
     assert count_threads() == before
+
+
+@pytest.mark.parametrize(("turned", "inner"), [("neither", 300), ("left", 300), ("right", 300), ("right", 9000)])
+def test_products_that_another_thread_helps_with_have_the_same_bits(turned: str, inner: int) -> None:
+    rng = np.random.default_rng(inner)
+    left, right = (rng.standard_normal(shape).astype(np.float32) for shape in ((250, inner), (inner, 130)))
+    given, other = left.T.copy() if turned == "left" else left, right.T.copy() if turned == "right" else right
+    arguments = (given, other, np.empty((250, 130), np.float32), turned == "left", turned == "right")
+    alone = np.empty((250, 130), np.float32)
+    products.multiply(given, other, alone, *arguments[3:])
+    with contextlib.closing(NativeThread()) as thread:
+        for _ in range(20):
+            many = [(*arguments[:2], np.empty_like(alone), *arguments[3:]) for _ in range(10)]
+            thread.start([(products.multiply, one) for one in many])
+            thread.results(helps=True)
+            assert all(np.array_equal(one[2], alone) for one in many)
+
+
+def test_a_helper_takes_panels_of_products() -> None:
+    """What is left of a product that was begun is written by whoever helps."""
+    board, left, right = products._board, np.full((256, 256), 2, np.float32), np.full((256, 64), 3, np.float32)
+    result, count = np.zeros((256, 64), np.float32), -(-64 // products.TILE_COLUMNS)
+    places = [left.ctypes.data, 256, 1, right.ctypes.data, 64, 1, result.ctypes.data, 256, 256, 64, 256]
+    board[products._TASK : products._TASK + len(places)] = places
+    board[products._UNDONE], board[products._LEFT] = count, count
+    finished = np.ones(1, np.int64)
+    helper = threading.Thread(target=products.help_until, args=(finished.ctypes.data, 2))
+    helper.start()
+    deadline = time.monotonic() + 60
+    while board[products._UNDONE] and time.monotonic() < deadline:
+        time.sleep(0.001)
+    finished[0] = 2
+    helper.join()
+    assert (result == 2 * 3 * 256).all()
+    assert not board[products._HELPERS]
+
+
+def test_a_call_that_is_helped_returns_its_own_result() -> None:
+    """An interrupt may have left the results of an earlier call."""
+    values = np.arange(3.0)
+    assert call_helped(scale, values, 2.0)[0] == 3 + 3
+    _thread_of(os.getpid()).start([(scale, (values, 2.0))])
+    assert call_helped(scale, values, 2.0)[0] == 3 + 3 * 3

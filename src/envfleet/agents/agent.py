@@ -14,12 +14,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents import compiled, saving
+from envfleet.agents import saving
 from envfleet.agents.actions import ActionTable
 from envfleet.agents.networks import is_vector
 from envfleet.agents.packing import Packing
 from envfleet.agents.randomness import Random, torch_seed
 from envfleet.errors import InvalidArgument
+from envfleet.native.compiling import is_available
 from envfleet.registry import AGENTS, resolve
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Agent(abc.ABC, Generic[Config]):
         """Return whether updates with these hyperparameters are compiled on the CPU, if observations are vectors."""
         if "_learn_compiled" not in vars(cls):  # what a child changes of its parent is not known to compiled code
             return False
-        return config.compiled and config.network is None and not config.layer_norm and compiled.is_available()
+        return config.compiled and config.network is None and not config.layer_norm and is_available()
 
     @property
     def is_compiled(self) -> bool:

@@ -7,60 +7,50 @@ numba is missing, agents use torch; nothing here may be called then.
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    import numba
+from envfleet.machine import whole_cores
+from envfleet.native.compiling import compile_function, is_available
 
-    from envfleet.agents import products
-    from envfleet.agents.products import TILE_COLUMNS, TILE_ROWS, write_tile
+if is_available():
     from envfleet.kernels.rollouts import vectors
-except ImportError:
-    numba = None
+    from envfleet.native.products import multiply
 
 F32 = NDArray[np.float32]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
 _PART = 1024  # rows, whose way through a network stays in the cache
 
 LINEAR, RELU, TANH = range(3)
 """What a layer does to its products."""
 
 
-def is_available() -> bool:
-    """Return whether functions can be compiled: whether numba is installed."""
-    return numba is not None
+compiled = functools.partial(compile_function, files=(Path(__file__),))
+compiled_beside = functools.partial(compiled, releases_gil=True)
 
 
-def compiled(function: Function, *, releases_gil: bool = False) -> Function:
-    """Compile a function at its first call; machine code is kept on the disk."""
-    if numba is None:
-        return function
-    made = numba.njit(nogil=releases_gil, cache=True, fastmath=_FAST, error_model="numpy")(function)
-    # What is cached holds code of these files, too, but numba looks only at the function's own for changes.
-    cached = made._cache._cache_file  # noqa: SLF001
-    stamps = [Path(file).stat().st_mtime for file in (__file__, products.__file__, vectors.__file__)]
-    cached._source_stamp = (cached._source_stamp, *stamps)  # noqa: SLF001
-    result: Function = made
-    return result
+def is_large(rows: int, parameters: int) -> bool:
+    """Return whether it brings something to have a second core help to pass so many rows through so many parameters."""
+    return rows * parameters >= 15_000_000 and os.name == "posix" and whole_cores() > 1
 
 
-def compiled_beside(function: Function) -> Function:
-    """Compile a function that takes long, and leaves the interpreter to other threads.
+def call(function: Callable[..., Any], arguments: tuple[Any, ...], *, is_helped: bool) -> Any:
+    """Call a compiled function, on two cores if it should be helped."""
+    if not is_helped:
+        return function(*arguments)
+    from envfleet.native.thread import call_helped  # needs POSIX
 
-    To wake one of them takes as long as a short function, and to wait for the interpreter afterwards takes longer.
-    """
-    return compiled(function, releases_gil=True)
+    return call_helped(function, *arguments)
 
 
-if numba is not None:
+if is_available():
     _P, _Q = (tuple(np.float32(factor) for factor in factors) for factors in (vectors.TANH_P, vectors.TANH_Q))
     _MOST = np.float32(vectors.TANH_MOST)
 
@@ -102,61 +92,6 @@ class Workspace(NamedTuple):
 
     passes: F32
     slopes: F32
-
-
-@compiled
-def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
-    """Multiply two matrices; rows may lie apart. A row has the same bits wherever it stands among many.
-
-    Args:
-        left: `(N, K)`, or `(K, N)`.
-        right: `(K, M)`, or `(M, K)`.
-        result: Gets the product, `(N, M)`.
-        is_left_turned: Whether `left` is the second.
-        is_right_turned: Likewise of `right`; not both.
-    """
-    rows, columns = result.shape
-    if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns == 1)):  # what it saves is the panel
-        _multiply_few(left, right, result, is_left_turned, is_right_turned)
-        return
-    inner = right.shape[1] if is_right_turned else right.shape[0]
-    down, across = left.strides[0] // 4, left.strides[1] // 4
-    apart, along = (across, down) if is_left_turned else (down, across)
-    panel, tile = np.empty((inner, TILE_COLUMNS), np.float32), np.empty((TILE_ROWS, TILE_COLUMNS), np.float32)
-    for first in range(0, columns, TILE_COLUMNS):
-        count = min(TILE_COLUMNS, columns - first)
-        panel[:, count:] = 0
-        if is_right_turned:
-            panel[:, :count] = right[first : first + count].T
-        else:
-            panel[:, :count] = right[:, first : first + count]
-        for start in range(0, rows, TILE_ROWS):
-            row = min(start, rows - TILE_ROWS)
-            given = left[:, row:] if is_left_turned else left[row:]
-            if count == TILE_COLUMNS:
-                write_tile(given, apart, along, panel, result[row:, first:])
-            else:
-                write_tile(given, apart, along, panel, tile)
-                result[row : row + TILE_ROWS, first:] = tile[:, :count]
-
-
-@compiled
-def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
-    """Do what `multiply` does, without a copy."""
-    rows, columns = result.shape
-    for row in range(rows):
-        if is_right_turned:
-            for column in range(columns):
-                total = np.float32(0)
-                for k in range(right.shape[1]):
-                    total += left[row, k] * right[column, k]
-                result[row, column] = total
-            continue
-        result[row] = 0
-        for k in range(right.shape[0]):
-            factor = left[k, row] if is_left_turned else left[row, k]
-            for column in range(columns):
-                result[row, column] += factor * right[k, column]
 
 
 @compiled

@@ -26,7 +26,7 @@ from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
 
 if TYPE_CHECKING:
-    from envfleet.native import NativeThread
+    from envfleet.native.thread import NativeThread
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
 
@@ -101,6 +101,7 @@ class OffPolicyAgent(Agent[Config]):
     def _act_by(self, learned: Adam, *layers: NDArray[np.int64]) -> Adam:
         """Act by a copy of parameters, which follows them in `publish`; updates go through networks of these layers."""
         self._layers, self._work = layers, workspace(self.config.batch_size, *layers)
+        self._is_large = compiled.is_large(self.config.batch_size, learned.values.size)
         self._acting = nn.ParameterDict({"actor": nn.Parameter(learned.tensor.clone(), requires_grad=False)})
         self._acts_by, self._memories["acting"] = Flat(self._acting.values()), self._acting
         return learned
@@ -150,7 +151,7 @@ class OffPolicyAgent(Agent[Config]):
     def _update_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
         figures = dict[str, float]()
         for names, function, arguments in self._learn_compiled(batch, noises):
-            result = function(*arguments)
+            result = compiled.call(function, arguments, is_helped=self._is_large)
             figures |= zip(names, result, strict=False)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, result[-1])
@@ -170,7 +171,7 @@ class OffPolicyAgent(Agent[Config]):
         thread.start([*((function, arguments) for _, function, arguments in parts), (compiled.copy_of, (values,))])
 
         def finish() -> Learnt:
-            means, (*results, acting) = Means(), thread.results()
+            means, (*results, acting) = Means(), thread.results(helps=self._is_large)
             for (names, *_), result in zip(parts, results, strict=True):
                 means.add(dict(zip(names, result, strict=False)))
             return Learnt(means.result(), num_updates, acting)

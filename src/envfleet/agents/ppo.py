@@ -277,7 +277,9 @@ class PPO(SlabAgent[PPOConfig]):
         inputs = self._network.observation_moments.normalise(lessons.observations)
         columns = Lessons(*(column.numpy() for column in (inputs, targets, *lessons[2:])))
         learned = self._optimiser.next_step(layers)
-        made, sums = _learn_slab(learned, columns, orders.numpy(), num_parts, self._settings, work)
+        arguments = (learned, columns, orders.numpy(), num_parts, self._settings, work)
+        is_helped = compiled.is_large(count // num_parts, learned.values.size)
+        made, sums = compiled.call(_learn_slab, arguments, is_helped=is_helped)
         self._optimiser.count += made - 1
         self.num_updates += made
         return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))

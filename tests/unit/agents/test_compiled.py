@@ -12,9 +12,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, compiled
+from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
 from envfleet.agents.descent import Adam
 from envfleet.agents.replay import Batch
+from envfleet.native import products
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -204,7 +205,7 @@ def test_products_are_numpys(rows: int, columns: int, turned: str) -> None:
         wide = np.zeros((rows, columns + 3), np.float32)
         given = np.ascontiguousarray(left.T if turned == "left" else left, np.float32)
         other = np.ascontiguousarray(right.T if turned == "right" else right, np.float32)
-        compiled.multiply(given, other, wide[:, 2:-1], turned == "left", turned == "right")
+        products.multiply(given, other, wide[:, 2:-1], turned == "left", turned == "right")
         np.testing.assert_allclose(wide[:, 2:-1], left @ right, rtol=1e-5, atol=1e-5)
         assert not wide[:, [0, 1, -1]].any()
 
@@ -215,6 +216,22 @@ def test_rows_of_products_depend_on_no_other() -> None:
     left, right = (rng.standard_normal(shape).astype(np.float32) for shape in ((37, 20), (20, 45)))
     order = rng.permutation(37)
     found, again = np.empty((2, 37, 45), np.float32)
-    compiled.multiply(left, right, found, False, False)
-    compiled.multiply(np.ascontiguousarray(left[order]), right, again, False, False)
+    products.multiply(left, right, found, False, False)
+    products.multiply(np.ascontiguousarray(left[order]), right, again, False, False)
     assert np.array_equal(found[order], again)
+
+
+@pytest.mark.parametrize("kind", ["dddqn", "sac"])
+def test_updates_on_two_cores_have_the_same_bits(kind: str) -> None:
+    alone, helped = (make(kind, hidden=(300, 300), batch_size=256, warmup=0) for _ in range(2))
+    alone._is_large, helped._is_large = False, True
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        rows, following = rng.standard_normal((2, 3, 5)).astype(np.float32)
+        actions = rng.integers(4, size=3) if kind == "dddqn" else rng.uniform(-1, 1, (3, 2)).astype(np.float32)
+        ended = rng.random((2, 3)) < 0.1
+        for agent in (alone, helped):
+            agent.remember(Transitions(rows, actions, np.ones(3), *ended, following, np.arange(3)))
+    assert alone.update(20) == helped.update(20)
+    for one, other in zip(optimisers(alone).values(), optimisers(helped).values(), strict=True):
+        assert np.array_equal(one.values, other.values)

@@ -18,7 +18,7 @@ from envfleet.agents.off_policy import Learnt
 from envfleet.training.config import RunConfig
 
 if TYPE_CHECKING:
-    from envfleet.native import NativeThread
+    from envfleet.native.thread import NativeThread
 
 _ROUNDING = 1e-9  # so that ten times 0.1 is one update
 
@@ -86,7 +86,7 @@ class ReplayLearner:
         self._agent, self._schedule = agent, schedule
         self._thread: NativeThread | None = None
         if is_beside and agent.can_learn_beside:
-            from envfleet.native import NativeThread  # needs numba
+            from envfleet.native.thread import NativeThread  # needs numba
 
             self._thread = NativeThread()
         self._job: Callable[[], Learnt] | None = None

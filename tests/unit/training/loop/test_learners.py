@@ -14,9 +14,9 @@ import pytest
 import torch
 from tests.unit.training.watching import Watcher
 
-from envfleet import native
 from envfleet.agents.compiled import compiled_beside
 from envfleet.errors import TrainingDiverged
+from envfleet.native import thread
 from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import parse_config
 from envfleet.training.events import Episodes, Learned
@@ -139,7 +139,7 @@ def test_acting_follows_one_set_of_updates_later() -> None:
             before = agent.num_updates
             trainer.round()
             if agent.num_updates > before:
-                native._await_made(learner._thread._control, learner._thread._control[native._STARTED])
+                thread._await_made(learner._thread._control, learner._thread._control[thread._STARTED])
                 acted.append(agent.act_batch(rows, deterministic=True))
         assert not np.array_equal(acted[0], acted[1])
         learned = agent.state_dict("weights")

@@ -7,7 +7,9 @@ about 0.2 ms for one update of an agent.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from envfleet.kernels.numba_cpu import array_at, call_at
+from envfleet.native.products import help_until
 
 _system = ctypes.CDLL(None)
 
@@ -28,6 +31,7 @@ _system = ctypes.CDLL(None)
 _STARTED, _MADE, _ADDRESS, _COUNTS, _TABLES, _FAILURES, _NUM_WORDS = 0, 1, 2, 4, 6, 8, 64
 _MUTEX, _CONDITION = 128, 256  # where these begin, in bytes
 _MOST_SETS = 2
+_turn = threading.Lock()  # to use the thread of the process
 
 Call = tuple[Any, tuple[Any, ...]]
 """A function that numba has compiled without the GIL, and its arguments."""
@@ -66,13 +70,18 @@ class NativeThread:
         self._under_way.append((filled, table))
         _start(self._control, len(calls), table.ctypes.data)
 
-    def results(self) -> list[Any]:
+    def results(self, *, helps: bool = False) -> list[Any]:
         """Wait for the oldest set of calls, and return what they returned.
+
+        Args:
+            helps: Whether to help with its products of matrices meanwhile, rather than sleep.
 
         Raises:
             MemoryError: A call ran out of memory.
         """
         number = self._control[_STARTED] - len(self._under_way)
+        if helps:
+            help_until(self._control.ctypes.data + 8 * _MADE, number + 1)
         _await_made(self._control, number + 1)
         filled, _ = self._under_way.popleft()
         for form, frame in filled:
@@ -81,9 +90,35 @@ class NativeThread:
             raise MemoryError("a compiled call ran out of memory")
         return [form.read(frame.ctypes.data) for form, frame in filled]
 
+    @property
+    def is_busy(self) -> bool:
+        """Return whether there are results to take."""
+        return bool(self._under_way)
+
     def close(self) -> None:
         """Wait for the calls, and end the thread."""
         self._end()
+
+
+@functools.cache
+def _thread_of(pid: int) -> NativeThread:  # a fork leaves threads behind
+    return NativeThread()
+
+
+def call_helped(function: Any, *arguments: Any) -> Any:
+    """Make a call in a thread of the process, while this one helps with its products of matrices.
+
+    Args:
+        function: As of a `Call`; it should take longer than 0.1 ms, which is what it costs to wake a thread.
+        *arguments: Likewise.
+    """
+    with _turn:
+        thread = _thread_of(os.getpid())
+        thread.start([(function, arguments)])
+        while True:
+            [result] = thread.results(helps=True)
+            if not thread.is_busy:  # an interrupt may have come before the results of an earlier call
+                return result
 
 
 def _end(control: NDArray[np.int64], thread: ctypes.c_ulong, pid: int) -> None:

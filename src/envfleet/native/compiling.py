@@ -1,0 +1,42 @@
+"""Functions compiled by numba at their first call, whose machine code is kept on the disk; plain ones without numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+try:
+    import numba
+except ImportError:
+    numba = None
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
+_PACKAGE = Path(__file__).parents[1]
+_FILES = tuple(_PACKAGE / file for file in ("native/compiling.py", "native/products.py", "kernels/rollouts/vectors.py"))
+
+
+def is_available() -> bool:
+    """Return whether functions can be compiled: whether numba is installed."""
+    return numba is not None
+
+
+def compile_function(function: Function, files: Sequence[Path] = (), *, releases_gil: bool = False) -> Function:
+    """Compile a function at its first call.
+
+    Args:
+        function: Takes and returns what numba knows.
+        files: Whose code is in its machine code, besides its own file and this package.
+        releases_gil: Whether it leaves the interpreter to other threads: only what takes long should. To wake one of
+            them takes as long as a short function, and to wait for the interpreter afterwards takes longer.
+    """
+    if numba is None:
+        return function
+    made = numba.njit(nogil=releases_gil, cache=True, fastmath=_FAST, error_model="numpy")(function)
+    cached = made._cache._cache_file  # noqa: SLF001  # numba looks only at the function's own file for changes
+    stamps = [file.stat().st_mtime for file in (*_FILES, *files)]
+    cached._source_stamp = (cached._source_stamp, *stamps)  # noqa: SLF001
+    result: Function = made
+    return result

@@ -1,0 +1,217 @@
+"""Products of float32 matrices, as explicit vector code for the processor at hand; a thread that waits can help.
+
+A tile of the result stays in registers while the loop runs over what is summed; the right matrix lies in panels of two
+vectors, one after another (Goto and van de Geijn 2008, doi:10.1145/1356052.1356053). A panel gives the same bits
+whichever thread multiplies by it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from envfleet.kernels.numba_cpu import array_at
+from envfleet.kernels.numba_private import cgutils
+from envfleet.kernels.rollouts.vectors import LANES, VECTOR, fused, spread, word
+from envfleet.native.compiling import compile_function
+
+F32 = NDArray[np.float32]
+
+TILE_ROWS = 8 if LANES == 16 else 6  # two vectors of sums for each leave registers for the factors
+TILE_COLUMNS = 2 * LANES
+
+# Words that threads share, each in a line of the cache of its own: how many threads help, panels of a product that
+# nobody has begun, panels that are not done, whether a product is shared now, and from `_TASK` on what it is.
+_HELPERS, _LEFT, _UNDONE, _IS_SHARED, _TASK, _NUM_WORDS = 0, 8, 16, 24, 32, 48
+_TASK_SIZE = 11
+_LEAST_SHARED = 8_000_000  # products and sums; fewer take less time than another core needs to see them
+_MOST_SHARED = 8192  # rows of a panel that a helper has room for
+_board = np.zeros(_NUM_WORDS, np.int64)
+llvm.add_symbol("envfleet_board", _board.ctypes.data)  # machine code on the disk finds it by its name
+
+_words_at, _floats_at = array_at(np.dtype(np.int64)), array_at(np.dtype(np.float32))
+_yield_core = types.ExternalFunction("sched_yield", types.int32())
+
+
+def _in_board(builder: Any, place: Any) -> Any:
+    found = builder.module.globals.get("envfleet_board")
+    return builder.gep(found or cgutils.add_global_variable(builder.module, word(0).type, "envfleet_board"), [place])
+
+
+def _change(kind: str) -> Any:
+    """Make a function that changes a word of the board undivided, and returns what it was: `"add"` or `"xchg"`."""
+
+    @intrinsic
+    def change(context, place, value):  # type: ignore[no-untyped-def]  # numba reads the signature
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.atomic_rmw(kind, _in_board(builder, arguments[0]), arguments[1], "seq_cst")
+
+        return types.intp(types.intp, types.intp), generate
+
+    return change
+
+
+_add, _put = _change("add"), _change("xchg")
+
+
+@intrinsic
+def _task(context):  # type: ignore[no-untyped-def]
+    """Return where the words of the product that is shared lie."""
+
+    def generate(_context: Any, builder: Any, signature: Any, _arguments: Any) -> Any:
+        return builder.ptrtoint(_in_board(builder, word(_TASK)), cgutils.intp_t)
+
+    return types.intp(), generate
+
+
+@intrinsic
+def _write_tile(context, left, apart, along, panel, result, beside):  # type: ignore[no-untyped-def]
+    """Multiply `TILE_ROWS` rows by a panel, `(inner, TILE_COLUMNS)`.
+
+    Elements at `left` lie `apart` from row to row and `along` from column to column, rows at `result` `beside` bytes.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        left, apart, along, _, result, beside = arguments
+        left, result = (builder.inttoptr(one, ir.FloatType().as_pointer()) for one in (left, result))
+        panel = context.make_array(signature.args[3])(context, builder, arguments[3])
+
+        def vector_at(data: Any, step: Any, row: Any, lane: int) -> Any:
+            place = builder.add(builder.mul(row, step), word(4 * lane))
+            return cgutils.pointer_add(builder, data, place, VECTOR.as_pointer())
+
+        places = [(row, lane) for row in range(TILE_ROWS) for lane in (0, LANES)]
+        sums = {place: cgutils.alloca_once(builder, VECTOR) for place in places}
+        for one in sums.values():
+            builder.store(ir.Constant(VECTOR, [0.0] * LANES), one)
+        step = builder.extract_value(panel.strides, 0)
+        with cgutils.for_range(builder, builder.extract_value(panel.shape, 0)) as loop:
+            given = {lane: builder.load(vector_at(panel.data, step, loop.index, lane), align=4) for lane in (0, LANES)}
+            start = builder.mul(loop.index, along)
+            factors = [
+                spread(builder, left, builder.add(builder.mul(word(row), apart), start)) for row in range(TILE_ROWS)
+            ]
+            for (row, lane), one in sums.items():
+                builder.store(fused(builder, factors[row], given[lane], builder.load(one)), one)
+        for (row, lane), one in sums.items():
+            builder.store(builder.load(one), vector_at(result, beside, word(row), lane), align=4)
+        return context.get_dummy_value()
+
+    return types.void(left, types.intp, types.intp, panel, types.intp, types.intp), generate
+
+
+@compile_function
+def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
+    """Write some columns of a product, with memory for the panel and for a tile."""
+    left, apart, along, right, down, across, result, beside = product[:8]
+    rows, columns, inner = product[8:]
+    first = number * TILE_COLUMNS
+    count = min(TILE_COLUMNS, columns - first)
+    panel = memory[: inner * TILE_COLUMNS].reshape(inner, TILE_COLUMNS)
+    tile = memory[inner * TILE_COLUMNS : (inner + TILE_ROWS) * TILE_COLUMNS]
+    panel[:, count:] = 0
+    if across == 1:
+        for k in range(inner):
+            panel[k, :count] = _floats_at(right + 4 * (k * down + first), count)
+    else:
+        for column in range(count):
+            panel[:, column] = _floats_at(right + 4 * (first + column) * across, inner)
+    for start in range(0, rows, TILE_ROWS):
+        row = min(start, rows - TILE_ROWS)
+        given, place = left + 4 * row * apart, result + row * beside + 4 * first
+        if count == TILE_COLUMNS:
+            _write_tile(given, apart, along, panel, place, beside)
+        else:
+            _write_tile(given, apart, along, panel, np.int64(tile.ctypes.data), 4 * TILE_COLUMNS)
+            for k in range(TILE_ROWS):
+                _floats_at(place + k * beside, count)[:] = tile[k * TILE_COLUMNS : k * TILE_COLUMNS + count]
+
+
+@compile_function
+def _write_next(product: NDArray[np.int64], memory: F32) -> bool:
+    """Write a panel of the product that is shared, if one is left that nobody has begun; return whether one was."""
+    if _add(_LEFT, 0) <= 0:
+        return False
+    left = _add(_LEFT, -1)  # only now does the product stay what it is, until this panel is done
+    if left <= 0:
+        return False
+    _write_panel(product, left - 1, memory)
+    _add(_UNDONE, -1)
+    return True
+
+
+@compile_function
+def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """Multiply two matrices; rows may lie apart. A row has the same bits wherever it stands among many.
+
+    Args:
+        left: `(N, K)`, or `(K, N)`.
+        right: `(K, M)`, or `(M, K)`.
+        result: Gets the product, `(N, M)`.
+        is_left_turned: Whether `left` is the second.
+        is_right_turned: Likewise of `right`; not both.
+    """
+    rows, columns = result.shape
+    if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns == 1)):  # what it saves is the panel
+        _multiply_few(left, right, result, is_left_turned, is_right_turned)
+        return
+    inner = right.shape[1] if is_right_turned else right.shape[0]
+    apart, along = (1, left.strides[0] // 4) if is_left_turned else (left.strides[0] // 4, 1)
+    down, across = (1, right.strides[0] // 4) if is_right_turned else (right.strides[0] // 4, 1)
+    product = np.array(
+        (np.int64(left.ctypes.data), apart, along, np.int64(right.ctypes.data), down, across,
+         np.int64(result.ctypes.data), result.strides[0], rows, columns, inner)
+    )  # fmt: skip
+    memory = np.empty((inner + TILE_ROWS) * TILE_COLUMNS, np.float32)
+    count = -(-columns // TILE_COLUMNS)
+    if count > 1 and inner <= _MOST_SHARED and rows * columns * inner >= _LEAST_SHARED and _add(_HELPERS, 0):
+        if _add(_IS_SHARED, 1) == 0:
+            _words_at(_task(), product.size)[:] = product
+            _put(_UNDONE, count)
+            _put(_LEFT, count)
+            while _write_next(product, memory):
+                pass
+            while _add(_UNDONE, 0):
+                pass
+            _add(_IS_SHARED, -1)
+            return
+        _add(_IS_SHARED, -1)  # with another thread's product
+    for number in range(count):
+        _write_panel(product, number, memory)
+
+
+@compile_function
+def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """Do what `multiply` does, without a copy."""
+    rows, columns = result.shape
+    for row in range(rows):
+        if is_right_turned:
+            for column in range(columns):
+                total = np.float32(0)
+                for k in range(right.shape[1]):
+                    total += left[row, k] * right[column, k]
+                result[row, column] = total
+            continue
+        result[row] = 0
+        for k in range(right.shape[0]):
+            factor = left[k, row] if is_left_turned else left[row, k]
+            for column in range(columns):
+                result[row, column] += factor * right[k, column]
+
+
+@functools.partial(compile_function, releases_gil=True)
+def help_until(address: int, least: int) -> None:
+    """Help with other threads' products until the word at an address is `least` or more."""
+    product, memory = _words_at(_task(), _TASK_SIZE), np.empty((_MOST_SHARED + TILE_ROWS) * TILE_COLUMNS, np.float32)
+    _add(_HELPERS, 1)
+    while _words_at(address, 1)[0] < least:
+        if not _write_next(product, memory):
+            _yield_core()
+    _add(_HELPERS, -1)
