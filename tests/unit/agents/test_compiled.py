@@ -231,7 +231,7 @@ def test_updates_on_two_cores_have_the_same_bits(kind: str) -> None:
         actions = rng.integers(4, size=3) if kind == "dddqn" else rng.uniform(-1, 1, (3, 2)).astype(np.float32)
         ended = rng.random((2, 3)) < 0.1
         for agent in (alone, helped):
-            agent.remember(Transitions(rows, actions, np.ones(3), *ended, following, np.arange(3)))
+            agent.remember(Transitions(rows, actions, np.ones(3), ended[0], ended[1], following, np.arange(3)))
     assert alone.update(20) == helped.update(20)
     for one, other in zip(optimisers(alone).values(), optimisers(helped).values(), strict=True):
         assert np.array_equal(one.values, other.values)
