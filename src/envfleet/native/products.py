@@ -26,6 +26,7 @@ F32 = NDArray[np.float32]
 
 TILE_ROWS = 8 if LANES == 16 else 6  # two vectors of sums for each leave registers for the factors
 TILE_COLUMNS = 2 * LANES
+_FEW_ROWS = 4 * TILE_ROWS  # which are multiplied sooner than a panel is copied
 
 # Words that threads share, each in a line of the cache of its own: how many threads help, panels of a product that
 # nobody has begun, panels that are not done, whether a product is shared now, and from `_TASK` on what it is.
@@ -71,67 +72,79 @@ def _task(context):  # type: ignore[no-untyped-def]
     return types.intp(), generate
 
 
-@intrinsic
-def _write_tile(context, left, apart, along, panel, result, beside):  # type: ignore[no-untyped-def]
-    """Multiply `TILE_ROWS` rows by a panel, `(inner, TILE_COLUMNS)`.
+def _make_tile(num_vectors: int) -> Any:
+    """Make a function that multiplies `TILE_ROWS` rows by a panel that is so many vectors wide, and `inner` rows high.
 
-    Elements at `left` lie `apart` from row to row and `along` from column to column, rows at `result` `beside` bytes.
+    Elements at `left` lie `apart` from row to row and `along` from column to column, rows of the panel `step`, and rows
+    at `result` `beside` bytes.
     """
+    lanes = [LANES * number for number in range(num_vectors)]
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        left, apart, along, _, result, beside = arguments
-        left, result = (builder.inttoptr(one, ir.FloatType().as_pointer()) for one in (left, result))
-        panel = context.make_array(signature.args[3])(context, builder, arguments[3])
+    @intrinsic
+    def write(context, left, apart, along, panel, step, inner, result, beside):  # type: ignore[no-untyped-def]
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            left, apart, along, panel, step, inner, result, beside = arguments
+            left, panel, result = (builder.inttoptr(one, ir.FloatType().as_pointer()) for one in (left, panel, result))
 
-        def vector_at(data: Any, step: Any, row: Any, lane: int) -> Any:
-            place = builder.add(builder.mul(row, step), word(4 * lane))
-            return cgutils.pointer_add(builder, data, place, VECTOR.as_pointer())
+            def vector_at(data: Any, place: Any, lane: int) -> Any:
+                return cgutils.pointer_add(builder, data, builder.add(place, word(4 * lane)), VECTOR.as_pointer())
 
-        places = [(row, lane) for row in range(TILE_ROWS) for lane in (0, LANES)]
-        sums = {place: cgutils.alloca_once(builder, VECTOR) for place in places}
-        for one in sums.values():
-            builder.store(ir.Constant(VECTOR, [0.0] * LANES), one)
-        step = builder.extract_value(panel.strides, 0)
-        with cgutils.for_range(builder, builder.extract_value(panel.shape, 0)) as loop:
-            given = {lane: builder.load(vector_at(panel.data, step, loop.index, lane), align=4) for lane in (0, LANES)}
-            start = builder.mul(loop.index, along)
-            factors = [
-                spread(builder, left, builder.add(builder.mul(word(row), apart), start)) for row in range(TILE_ROWS)
-            ]
+            places = [(row, lane) for row in range(TILE_ROWS) for lane in lanes]
+            sums = {place: cgutils.alloca_once(builder, VECTOR) for place in places}
+            for one in sums.values():
+                builder.store(ir.Constant(VECTOR, [0.0] * LANES), one)
+            with cgutils.for_range(builder, inner) as loop:
+                row_start = builder.mul(builder.mul(loop.index, step), word(4))
+                given = {lane: builder.load(vector_at(panel, row_start, lane), align=4) for lane in lanes}
+                start = builder.mul(loop.index, along)
+                factors = [
+                    spread(builder, left, builder.add(builder.mul(word(row), apart), start)) for row in range(TILE_ROWS)
+                ]
+                for (row, lane), one in sums.items():
+                    builder.store(fused(builder, factors[row], given[lane], builder.load(one)), one)
             for (row, lane), one in sums.items():
-                builder.store(fused(builder, factors[row], given[lane], builder.load(one)), one)
-        for (row, lane), one in sums.items():
-            builder.store(builder.load(one), vector_at(result, beside, word(row), lane), align=4)
-        return context.get_dummy_value()
+                builder.store(builder.load(one), vector_at(result, builder.mul(word(row), beside), lane), align=4)
+            return cgutils.get_null_value(ir.IntType(64))
 
-    return types.void(left, types.intp, types.intp, panel, types.intp, types.intp), generate
+        return types.intp(*[types.intp] * 8), generate
+
+    return write
+
+
+_write_tile, _write_narrow_tile = _make_tile(2), _make_tile(1)
 
 
 @compile_function
 def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
     """Write some columns of a product, with memory for the panel and for a tile."""
-    left, apart, along, right, down, across, result, beside = product[:8]
-    rows, columns, inner = product[8:]
+    left, apart, along, right, down, across, result, beside, rows, columns, inner = product
     first = number * TILE_COLUMNS
     count = min(TILE_COLUMNS, columns - first)
     panel = memory[: inner * TILE_COLUMNS].reshape(inner, TILE_COLUMNS)
     tile = memory[inner * TILE_COLUMNS : (inner + TILE_ROWS) * TILE_COLUMNS]
-    panel[:, count:] = 0
-    if across == 1:
-        for k in range(inner):
-            panel[k, :count] = _floats_at(right + 4 * (k * down + first), count)
-    else:
-        for column in range(count):
-            panel[:, column] = _floats_at(right + 4 * (first + column) * across, inner)
+    source, step = right + 4 * first, down
+    if across > 1 or count < TILE_COLUMNS or rows >= _FEW_ROWS:
+        source, step = np.int64(panel.ctypes.data), TILE_COLUMNS
+        panel[:, count:] = 0
+        if across == 1:
+            for k in range(inner):
+                panel[k, :count] = _floats_at(right + 4 * (k * down + first), count)
+        else:
+            for column in range(count):
+                panel[:, column] = _floats_at(right + 4 * (first + column) * across, inner)
     for start in range(0, rows, TILE_ROWS):
         row = min(start, rows - TILE_ROWS)
         given, place = left + 4 * row * apart, result + row * beside + 4 * first
         if count == TILE_COLUMNS:
-            _write_tile(given, apart, along, panel, place, beside)
+            _write_tile(given, apart, along, source, step, inner, place, beside)
+            continue
+        made = np.int64(tile.ctypes.data)
+        if count > LANES:
+            _write_tile(given, apart, along, source, step, inner, made, 4 * TILE_COLUMNS)
         else:
-            _write_tile(given, apart, along, panel, np.int64(tile.ctypes.data), 4 * TILE_COLUMNS)
-            for k in range(TILE_ROWS):
-                _floats_at(place + k * beside, count)[:] = tile[k * TILE_COLUMNS : k * TILE_COLUMNS + count]
+            _write_narrow_tile(given, apart, along, source, step, inner, made, 4 * TILE_COLUMNS)
+        for k in range(TILE_ROWS):
+            _floats_at(place + k * beside, count)[:] = tile[k * TILE_COLUMNS : k * TILE_COLUMNS + count]
 
 
 @compile_function
