@@ -263,8 +263,8 @@ def join(observations: F32, actions: F32) -> F32:
 @compiled
 def judge(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) -> F32:
     """Return the lesser of what two critics say, `(N,)`."""
-    first = forward(values, layers[0], inputs, work.passes[0])
-    second = forward(values, layers[1], inputs, work.passes[1])
+    first = forward(values, layers[0], inputs, work.passes[0]).copy()
+    second = forward(values, layers[1], inputs, work.passes[0])
     lesser = np.empty(len(inputs), np.float32)
     for row in range(len(inputs)):
         lesser[row] = min(first[row, 0], second[row, 0])
@@ -278,7 +278,7 @@ def fit_critics(critics: Learned, inputs: F32, goals: F32, work: Workspace) -> t
     slopes = np.empty((count, 1), np.float32)
     nothing = np.empty((0, 0), np.float32)
     for number in range(2):
-        layers, results = critics.layers[number], work.passes[number]
+        layers, results = critics.layers[number], work.passes[0]
         found = forward(critics.values, layers, inputs, results)
         for row in range(count):
             error = found[row, 0] - goals[row]

@@ -128,9 +128,10 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 def _learn(sample: Batch, network: Learned, target: F32, tau: float, work: Workspace) -> tuple[float, float, F32]:
     """Make one update, and go a share `tau` of the way with the target; return loss, mean value and errors."""
     layers = network.layers[0]
-    ours = compiled.forward(network.values, layers, sample.next_observations, work.passes[0])
-    theirs = compiled.forward(target, layers, sample.next_observations, work.passes[1])
-    found = compiled.forward(network.values, layers, sample.observations, work.passes[2])
+    results = work.passes[0]  # of one pass after another, so that they stay in the cache
+    theirs = compiled.forward(target, layers, sample.next_observations, results).copy()
+    ours = compiled.forward(network.values, layers, sample.next_observations, results).copy()
+    found = compiled.forward(network.values, layers, sample.observations, results)
     count, number = len(found), found.shape[1] - 1  # of actions: column 0 is the value of the state
     slopes, errors = np.empty_like(found), np.empty(count, np.float32)
     loss, total = 0.0, 0.0
@@ -152,7 +153,7 @@ def _learn(sample: Batch, network: Learned, target: F32, tau: float, work: Works
             slopes[row, column] = -slope / number
         slopes[row, taken] += slope
     nothing = np.empty((0, 0), np.float32)
-    compiled.backward(network.values, layers, sample.observations, work.passes[2], slopes, network.gradients, nothing,
+    compiled.backward(network.values, layers, sample.observations, results, slopes, network.gradients, nothing,
                       work.slopes)  # fmt: skip
     compiled.descend(network)
     if tau:

@@ -323,13 +323,13 @@ def _fit(learned: Learned, batch: Lessons, settings: _Settings, work: Workspace,
     """Make one update, and write its figures."""
     values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.observations)
     nothing = np.empty((0, 0), np.float32)
-    found = compiled.forward(values, layers[1], batch.observations, work.passes[1])
+    found = compiled.forward(values, layers[1], batch.observations, work.passes[0])
     of_values, missing = np.empty((count, 1), np.float32), 0.0
     for row in range(count):
         error = found[row, 0] - batch.goals[row]
         missing += error * error
         of_values[row, 0] = 2 * settings.value_weight * error / count
-    compiled.backward(values, layers[1], batch.observations, work.passes[1], of_values, gradients, nothing, work.slopes)
+    compiled.backward(values, layers[1], batch.observations, work.passes[0], of_values, gradients, nothing, work.slopes)
     figures[1] = missing / count
 
     outputs = compiled.forward(values, layers[0], batch.observations, work.passes[0])

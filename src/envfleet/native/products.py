@@ -75,15 +75,17 @@ def _task(context):  # type: ignore[no-untyped-def]
 def _make_tile(num_vectors: int) -> Any:
     """Make a function that multiplies `TILE_ROWS` rows by a panel that is so many vectors wide, and `inner` rows high.
 
-    Elements at `left` lie `apart` from row to row and `along` from column to column, rows of the panel `step`, and rows
-    at `result` `beside` bytes.
+    Each of the three is where it begins and how far its rows lie apart, the result's in bytes; the third number of
+    `left` is how far its columns do.
     """
     lanes = [LANES * number for number in range(num_vectors)]
 
     @intrinsic
-    def write(context, left, apart, along, panel, step, inner, result, beside):  # type: ignore[no-untyped-def]
-        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            left, apart, along, panel, step, inner, result, beside = arguments
+    def write(context, left, panel, result, inner):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            (left, apart, along), (panel, step), (result, beside) = (
+                cgutils.unpack_tuple(builder, one) for one in arguments[:3]
+            )
             left, panel, result = (builder.inttoptr(one, ir.FloatType().as_pointer()) for one in (left, panel, result))
 
             def vector_at(data: Any, place: Any, lane: int) -> Any:
@@ -93,7 +95,7 @@ def _make_tile(num_vectors: int) -> Any:
             sums = {place: cgutils.alloca_once(builder, VECTOR) for place in places}
             for one in sums.values():
                 builder.store(ir.Constant(VECTOR, [0.0] * LANES), one)
-            with cgutils.for_range(builder, inner) as loop:
+            with cgutils.for_range(builder, arguments[3]) as loop:
                 row_start = builder.mul(builder.mul(loop.index, step), word(4))
                 given = {lane: builder.load(vector_at(panel, row_start, lane), align=4) for lane in lanes}
                 start = builder.mul(loop.index, along)
@@ -104,9 +106,10 @@ def _make_tile(num_vectors: int) -> Any:
                     builder.store(fused(builder, factors[row], given[lane], builder.load(one)), one)
             for (row, lane), one in sums.items():
                 builder.store(builder.load(one), vector_at(result, builder.mul(word(row), beside), lane), align=4)
-            return cgutils.get_null_value(ir.IntType(64))
+            return context.get_dummy_value()
 
-        return types.intp(*[types.intp] * 8), generate
+        pair = types.UniTuple(types.intp, 2)
+        return types.void(types.UniTuple(types.intp, 3), pair, pair, types.intp), generate
 
     return write
 
@@ -122,9 +125,9 @@ def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
     count = min(TILE_COLUMNS, columns - first)
     panel = memory[: inner * TILE_COLUMNS].reshape(inner, TILE_COLUMNS)
     tile = memory[inner * TILE_COLUMNS : (inner + TILE_ROWS) * TILE_COLUMNS]
-    source, step = right + 4 * first, down
+    source = (right + 4 * first, down)
     if across > 1 or count < TILE_COLUMNS or rows >= _FEW_ROWS:
-        source, step = np.int64(panel.ctypes.data), TILE_COLUMNS
+        source = (np.int64(panel.ctypes.data), TILE_COLUMNS)
         panel[:, count:] = 0
         if across == 1:
             for k in range(inner):
@@ -134,15 +137,15 @@ def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
                 panel[:, column] = _floats_at(right + 4 * (first + column) * across, inner)
     for start in range(0, rows, TILE_ROWS):
         row = min(start, rows - TILE_ROWS)
-        given, place = left + 4 * row * apart, result + row * beside + 4 * first
+        given, place = (left + 4 * row * apart, apart, along), result + row * beside + 4 * first
         if count == TILE_COLUMNS:
-            _write_tile(given, apart, along, source, step, inner, place, beside)
+            _write_tile(given, source, (place, beside), inner)
             continue
-        made = np.int64(tile.ctypes.data)
+        made = (np.int64(tile.ctypes.data), 4 * TILE_COLUMNS)
         if count > LANES:
-            _write_tile(given, apart, along, source, step, inner, made, 4 * TILE_COLUMNS)
+            _write_tile(given, source, made, inner)
         else:
-            _write_narrow_tile(given, apart, along, source, step, inner, made, 4 * TILE_COLUMNS)
+            _write_narrow_tile(given, source, made, inner)
         for k in range(TILE_ROWS):
             _floats_at(place + k * beside, count)[:] = tile[k * TILE_COLUMNS : k * TILE_COLUMNS + count]
 
