@@ -15,7 +15,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
 _PACKAGE = Path(__file__).parents[1]
-_FILES = tuple(_PACKAGE / file for file in ("native/compiling.py", "native/products.py", "kernels/rollouts/vectors.py"))
+_FILES = tuple(
+    _PACKAGE / file
+    for file in ("native/compiling.py", "native/products.py", "kernels/views.py", "kernels/rollouts/vectors.py")
+)
 
 
 def is_available() -> bool:
