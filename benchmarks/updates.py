@@ -8,7 +8,8 @@ Writes OUT/updates.json. All sides learn from equal batches with the same widths
 a slice of each, and ratios are medians over rounds, so other load hits all alike. `plain` is the update written out
 in torch with its own optimisers, as single-file implementations do; `numpy` is DDDQN by hand with products into arrays
 that are kept. With `--first`, the folder of a checkout, its agents are measured in a process of their own that takes
-turns with this one. All sides have one core, where nothing helps with our products, and torch and BLAS one thread.
+turns with this one. Torch and BLAS have one thread. All sides have one core, unless `--wall` leaves them all cores and
+measures the time that passes: then a second one helps with our products where layers are wide.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional
 
+WALL = "ENVFLEET_UPDATES_WALL"  # set for the other process, too
+CLOCK = time.perf_counter if "--wall" in sys.argv or WALL in os.environ else time.thread_time
 OBSERVATION, ACTION, CHOICES, CAPACITY = 18, 4, 14, 20_000
 LEARNING_RATE, GAMMA, TAU = 3e-4, 0.99, 0.005
 ALGORITHMS = ("SAC", "TD3", "DDDQN")
@@ -266,9 +269,9 @@ class ByNumPy:
 
 def seconds(update: Update, count: int) -> float:
     """CPU time of this thread for so many updates."""
-    began_s = time.thread_time()
+    began_s = CLOCK()
     update(count)
-    return time.thread_time() - began_s
+    return CLOCK() - began_s
 
 
 def serve(name: str, batch_size: str, *hidden: str) -> None:
@@ -346,9 +349,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--updates", type=int, default=8, help="of each side in a round")
     parser.add_argument("--first", type=Path, help="folder of a checkout of the first edition, commit 4775889")
+    parser.add_argument("--wall", action="store_true", help="time that passes, on all cores")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+    if args.wall:
+        os.environ[WALL] = "1"
+    else:
+        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     torch.set_num_threads(1)
     widths = [tuple(args.hidden)] if args.hidden else [(128, 128), (256, 256)]
     results: list[Result] = []

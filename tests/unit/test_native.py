@@ -90,12 +90,14 @@ def test_products_that_another_thread_helps_with_have_the_same_bits(turned: str,
     arguments = (given, other, np.empty((250, 130), np.float32), turned == "left", turned == "right")
     alone = np.empty((250, 130), np.float32)
     products.multiply(given, other, alone, *arguments[3:])
+    products._board[products._UNDONE] = 7  # whatever is shared leaves 0
     with contextlib.closing(NativeThread()) as thread:
         for _ in range(20):
             many = [(*arguments[:2], np.empty_like(alone), *arguments[3:]) for _ in range(10)]
             thread.start([(products.multiply, one) for one in many])
             thread.results(helps=True)
             assert all(np.array_equal(one[2], alone) for one in many)
+    assert products._board[products._UNDONE] == (0 if inner < products._MOST_SHARED else 7)
 
 
 def test_a_helper_takes_panels_of_products() -> None:

@@ -37,7 +37,7 @@ compiled_beside = functools.partial(compiled, releases_gil=True)
 
 
 def is_large(rows: int, parameters: int) -> bool:
-    """Return whether it brings something to have a second core help to pass so many rows through so many parameters."""
+    """Return whether passing so many rows through so many parameters takes long enough for a second core to help."""
     return rows * parameters >= 15_000_000 and os.name == "posix" and whole_cores() > 1
 
 

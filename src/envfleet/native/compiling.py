@@ -15,8 +15,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
 _PACKAGE = Path(__file__).parents[1]
-_FILES = tuple(
-    _PACKAGE / file
+_STAMPS = tuple(
+    (_PACKAGE / file).stat().st_mtime
     for file in ("native/compiling.py", "native/products.py", "kernels/views.py", "kernels/rollouts/vectors.py")
 )
 
@@ -39,7 +39,7 @@ def compile_function(function: Function, files: Sequence[Path] = (), *, releases
         return function
     made = numba.njit(nogil=releases_gil, cache=True, fastmath=_FAST, error_model="numpy")(function)
     cached = made._cache._cache_file  # noqa: SLF001  # numba looks only at the function's own file for changes
-    stamps = [file.stat().st_mtime for file in (*_FILES, *files)]
-    cached._source_stamp = (cached._source_stamp, *stamps)  # noqa: SLF001
+    stamps = [file.stat().st_mtime for file in files]
+    cached._source_stamp = (cached._source_stamp, *_STAMPS, *stamps)  # noqa: SLF001
     result: Function = made
     return result

@@ -26,13 +26,13 @@ F32 = NDArray[np.float32]
 
 TILE_ROWS = 8 if LANES == 16 else 6  # two vectors of sums for each leave registers for the factors
 TILE_COLUMNS = 2 * LANES
-_FEW_ROWS = 4 * TILE_ROWS  # which are multiplied sooner than a panel is copied
+_FEW_ROWS = 4 * TILE_ROWS  # below this, to multiply is faster than to copy a panel
 
-# Words that threads share, each in a line of the cache of its own: how many threads help, panels of a product that
+# Words that threads share, each on a cache line of its own: how many threads help, panels of a product that
 # nobody has begun, panels that are not done, whether a product is shared now, and from `_TASK` on what it is.
 _HELPERS, _LEFT, _UNDONE, _IS_SHARED, _TASK, _NUM_WORDS = 0, 8, 16, 24, 32, 48
 _TASK_SIZE = 11
-_LEAST_SHARED = 8_000_000  # products and sums; fewer take less time than another core needs to see them
+_LEAST_SHARED = 8_000_000  # products and sums; fewer are done before another core sees them
 _MOST_SHARED = 8192  # rows of a panel that a helper has room for
 _board = np.zeros(_NUM_WORDS, np.int64)
 llvm.add_symbol("envfleet_board", _board.ctypes.data)  # machine code on the disk finds it by its name
@@ -47,7 +47,7 @@ def _in_board(builder: Any, place: Any) -> Any:
 
 
 def _change(kind: str) -> Any:
-    """Make a function that changes a word of the board undivided, and returns what it was: `"add"` or `"xchg"`."""
+    """Make a function that changes a word of the board atomically, and returns what it was: `"add"` or `"xchg"`."""
 
     @intrinsic
     def change(context, place, value):  # type: ignore[no-untyped-def]  # numba reads the signature
