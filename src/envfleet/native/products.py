@@ -27,6 +27,7 @@ F32 = NDArray[np.float32]
 TILE_ROWS = 8 if LANES == 16 else 6  # two vectors of sums for each leave registers for the factors
 TILE_COLUMNS = 2 * LANES
 _FEW_ROWS = 4 * TILE_ROWS  # below this, to multiply is faster than to copy a panel
+_MOST_SUMMED = 512  # a longer panel does not stay in the cache from one tile to the next
 
 # Words that threads share, each on a cache line of its own: how many threads help, panels of a product that
 # nobody has begun, panels that are not done, whether a product is shared now, and from `_TASK` on what it is.
@@ -131,7 +132,13 @@ def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
         panel[:, count:] = 0
         if across == 1:
             for k in range(inner):
-                panel[k, :count] = _floats_at(right + 4 * (k * down + first), count)
+                given = _floats_at(right + 4 * (k * down + first), count)
+                if count == TILE_COLUMNS:
+                    for column in range(TILE_COLUMNS):  # of a fixed length, which is two vectors
+                        panel[k, column] = given[column]
+                else:
+                    for column in range(count):
+                        panel[k, column] = given[column]
         else:
             for column in range(count):
                 panel[:, column] = _floats_at(right + 4 * (first + column) * across, inner)
@@ -147,7 +154,9 @@ def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
         else:
             _write_narrow_tile(given, source, made, inner)
         for k in range(TILE_ROWS):
-            _floats_at(place + k * beside, count)[:] = tile[k * TILE_COLUMNS : k * TILE_COLUMNS + count]
+            written = _floats_at(place + k * beside, count)
+            for column in range(count):
+                written[column] = tile[k * TILE_COLUMNS + column]
 
 
 @compile_function
@@ -164,16 +173,26 @@ def _write_next(product: NDArray[np.int64], memory: F32) -> bool:
 
 
 @compile_function
-def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
-    """Multiply two matrices; rows may lie apart. A row has the same bits wherever it stands among many.
+def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """Do what `multiply` does, without a copy."""
+    rows, columns = result.shape
+    for row in range(rows):
+        if is_right_turned:
+            for column in range(columns):
+                total = np.float32(0)
+                for k in range(right.shape[1]):
+                    total += left[row, k] * right[column, k]
+                result[row, column] = total
+            continue
+        result[row] = 0
+        for k in range(right.shape[0]):
+            factor = left[k, row] if is_left_turned else left[row, k]
+            for column in range(columns):
+                result[row, column] += factor * right[k, column]
 
-    Args:
-        left: `(N, K)`, or `(K, N)`.
-        right: `(K, M)`, or `(M, K)`.
-        result: Gets the product, `(N, M)`.
-        is_left_turned: Whether `left` is the second.
-        is_right_turned: Likewise of `right`; not both.
-    """
+
+@compile_function
+def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
     rows, columns = result.shape
     if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns == 1)):  # what it saves is the panel
         _multiply_few(left, right, result, is_left_turned, is_right_turned)
@@ -204,22 +223,24 @@ def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_
 
 
 @compile_function
-def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
-    """Do what `multiply` does, without a copy."""
-    rows, columns = result.shape
-    for row in range(rows):
-        if is_right_turned:
-            for column in range(columns):
-                total = np.float32(0)
-                for k in range(right.shape[1]):
-                    total += left[row, k] * right[column, k]
-                result[row, column] = total
-            continue
-        result[row] = 0
-        for k in range(right.shape[0]):
-            factor = left[k, row] if is_left_turned else left[row, k]
-            for column in range(columns):
-                result[row, column] += factor * right[k, column]
+def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """Multiply two matrices; rows may lie apart. A row has the same bits wherever it stands among many.
+
+    Args:
+        left: `(N, K)`, or `(K, N)`.
+        right: `(K, M)`, or `(M, K)`.
+        result: Gets the product, `(N, M)`.
+        is_left_turned: Whether `left` is the second.
+        is_right_turned: Likewise of `right`; not both.
+    """
+    if not is_left_turned or left.shape[0] <= _MOST_SUMMED:
+        _multiply(left, right, result, is_left_turned, is_right_turned)
+        return
+    _multiply(left[:_MOST_SUMMED], right[:_MOST_SUMMED], result, True, False)
+    more = np.empty(result.shape, np.float32)
+    for start in range(_MOST_SUMMED, left.shape[0], _MOST_SUMMED):
+        _multiply(left[start : start + _MOST_SUMMED], right[start : start + _MOST_SUMMED], more, True, False)
+        result += more
 
 
 @functools.partial(compile_function, releases_gil=True)
