@@ -119,6 +119,22 @@ _write_tile, _write_narrow_tile = _make_tile(2), _make_tile(1)
 
 
 @compile_function
+def _copy_panel(right: int, down: int, across: int, first: int, panel: F32, count: int) -> None:
+    """Copy columns of the right matrix, from the first one on, and fill the panel up with zeros."""
+    panel[:, count:] = 0
+    for k in range(panel.shape[0] if across == 1 else 0):
+        row = _floats_at(right + 4 * (k * down + first), count)
+        if count == TILE_COLUMNS:
+            for column in range(TILE_COLUMNS):  # of a fixed length, which is two vectors
+                panel[k, column] = row[column]
+        else:
+            for column in range(count):
+                panel[k, column] = row[column]
+    for column in range(count if across > 1 else 0):
+        panel[:, column] = _floats_at(right + 4 * (first + column) * across, panel.shape[0])
+
+
+@compile_function
 def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
     """Write some columns of a product, with memory for the panel and for a tile."""
     left, apart, along, right, down, across, result, beside, rows, columns, inner = product
@@ -129,19 +145,7 @@ def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
     source = (right + 4 * first, down)
     if across > 1 or count < TILE_COLUMNS or rows >= _FEW_ROWS:
         source = (np.int64(panel.ctypes.data), TILE_COLUMNS)
-        panel[:, count:] = 0
-        if across == 1:
-            for k in range(inner):
-                given = _floats_at(right + 4 * (k * down + first), count)
-                if count == TILE_COLUMNS:
-                    for column in range(TILE_COLUMNS):  # of a fixed length, which is two vectors
-                        panel[k, column] = given[column]
-                else:
-                    for column in range(count):
-                        panel[k, column] = given[column]
-        else:
-            for column in range(count):
-                panel[:, column] = _floats_at(right + 4 * (first + column) * across, inner)
+        _copy_panel(right, down, across, first, panel, count)
     for start in range(0, rows, TILE_ROWS):
         row = min(start, rows - TILE_ROWS)
         given, place = (left + 4 * row * apart, apart, along), result + row * beside + 4 * first
