@@ -45,22 +45,26 @@ def column(infos: Mapping[str, Any], name: str, rows: NDArray[np.int64]) -> NDAr
     return np.asarray(last[name])[rows] if name in last else np.zeros(len(rows), np.int64)
 
 
-def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64]) -> NDArray[np.float64]:
+def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64], num_envs: int) -> NDArray[np.float64]:
     """Read a number of all sub-environments as of the step; where one `ended`, `infos` are of the next episode.
+
+    Returns:
+        `(num_envs,)`; 0 where a sub-environment failed and was made anew.
 
     Raises:
         InvalidArgument: The environment does not tell that number.
     """
-    for told in (infos, infos["final_info"]) if len(ended) else (infos,):
-        if name not in told:
+    numbers, has_ended = np.zeros(num_envs), np.zeros(num_envs, np.bool_)
+    has_ended[ended] = True
+    for rows, told in ((~has_ended, infos), (has_ended, infos.get("final_info", {}))):
+        if name in told:
+            numbers[rows] = told[name][rows]
+        elif (rows & ~np.asarray(infos.get("_env_error", False))).any():
             known = ", ".join(sorted(key for key in told if not key.startswith(("_", "final_")))) or "nothing"
             raise InvalidArgument(
                 f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
                 "without it, or let the environment tell it in every step"
             )
-    numbers = np.array(infos[name], np.float64)
-    if len(ended):
-        numbers[ended] = column(infos, name, ended)
     return numbers
 
 
@@ -241,12 +245,12 @@ class Arena:
         """Return rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
         shaped = np.zeros((self._views, self.num_envs))
         for player, suffix in enumerate(("", "_two")[: self._views if len(self._opponents.own_rows) else 1]):
-            given = in_step(infos, "reward_two", ended) if player else rewards
+            given = in_step(infos, "reward_two", ended, self.num_envs) if player else rewards
             if self._shaping is not None:
                 arrays = (self._observations, self._actions, seen)
                 before, actions, after = arrays if self.game is None else (array[:, player] for array in arrays)
                 given = self._shaping(before, actions, given, after)
-            terms = [in_step(infos, name + suffix, ended) for name in self._shaper.terms]
+            terms = [in_step(infos, name + suffix, ended, self.num_envs) for name in self._shaper.terms]
             shaped[player] = self._shaper.shape(given, terms, winners == (1, -1)[player])
         return shaped.reshape(-1)
 

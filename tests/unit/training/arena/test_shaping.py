@@ -83,9 +83,19 @@ def test_a_phase_without_shaping_leaves_rewards_as_they_are() -> None:
 def test_a_term_that_the_environment_does_not_tell_is_not_taken_for_nought() -> None:
     last = {"touch": np.array([0.0, 7.0])}
     infos = {"touch": np.array([1.0, 2.0]), "puck": np.ones(2), "_puck": np.ones(2, bool), "final_info": last}
-    assert in_step(infos, "touch", rows(1)).tolist() == [1.0, 7.0]
-    assert in_step(infos, "puck", rows()).tolist() == [1.0, 1.0]
+    assert in_step(infos, "touch", rows(1), 2).tolist() == [1.0, 7.0]
+    assert in_step(infos, "puck", rows(), 2).tolist() == [1.0, 1.0]
     with pytest.raises(InvalidArgument, match=r"made of 'touhc', .* they have puck, touch: "):
-        in_step(infos, "touhc", rows())
+        in_step(infos, "touhc", rows(), 2)
     with pytest.raises(InvalidArgument, match=r"made of 'puck', .* they have touch: "):
-        in_step(infos, "puck", rows(1))
+        in_step(infos, "puck", rows(1), 2)
+
+
+def test_a_sub_env_that_failed_tells_nothing_and_the_others_still_must() -> None:
+    failed = {"env_error": np.array(["it fell", ""], object), "_env_error": np.array([True, False])}
+    alone = {name: array[:1] for name, array in failed.items()}
+    assert in_step(alone, "touch", rows(0), 1).tolist() == [0.0]
+    infos = {"touch": np.array([1.0, 2.0]), **failed}
+    assert in_step(infos, "touch", rows(0), 2).tolist() == [0.0, 2.0]
+    with pytest.raises(InvalidArgument, match="made of 'touch'"):
+        in_step(infos, "touch", rows(0, 1), 2)
