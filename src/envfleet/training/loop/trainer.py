@@ -153,13 +153,19 @@ class Trainer:
 
     def _check(self, step: ArenaStep) -> None:
         """Check that rewards and observations are finite, before anything is learned from them."""
-        transitions, packing, num_envs = step.transitions, self.agent.packing, self._arena.num_envs
-        _check_finite(transitions.rewards, "the shaped reward", transitions.env_indices % num_envs, TrainingDiverged)
-        arrays = [step.observations]
+        made, num_envs = step.transitions, self._arena.num_envs
+        _check_finite(made.rewards, "the shaped reward", made.env_indices % num_envs, TrainingDiverged)
+        self._check_observations(made.next_observations, made.env_indices)
+        if step.results is not None:  # else those are the same
+            self._check_observations(step.observations, self._arena.seats)
+
+    def _check_observations(self, observations: NDArray[Any], seats: NDArray[np.int64]) -> None:
+        packing = self.agent.packing
+        arrays = [observations]
         if packing.is_nested:
-            arrays = [values.numpy() for values in packing.unpack(torch.from_numpy(step.observations))]
+            arrays = [values.numpy() for values in packing.unpack(torch.from_numpy(observations))]
         for part, array in zip(packing.parts, arrays, strict=True):
-            _check_finite(array, part.name, self._arena.seats % num_envs, ObservationError)
+            _check_finite(array, part.name, seats % self._arena.num_envs, ObservationError)
 
     def _add(self, figures: dict[str, float]) -> None:
         """Add figures of updates, if they are finite."""
@@ -233,6 +239,7 @@ class Trainer:
         arena, seed, self._reset_seed = self._arena, self._reset_seed, None
         arena.begin_phase(phase, entries_of(phase.opponent, self.agent, self._pool, arena.game))
         self._observations = arena.reset(seed) if state is None else arena.load_state_dict(state)
+        self._check_observations(self._observations, arena.seats)
 
     def _end_phase(self) -> None:
         """Reset all sub-environments together; running episodes are closed as if time had ended them."""

@@ -72,6 +72,30 @@ def blurred() -> Any:
     return Blur(gymnasium.make("CartPole-v1"))
 
 
+class BlurredAtTheEnd(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Sees nothing of the angle in the last observation of an episode."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return np.where((np.arange(4) == 2) & terminated, np.nan, observation), reward, terminated, truncated, info
+
+
+def blurred_at_the_end() -> Any:
+    return BlurredAtTheEnd(gymnasium.make("CartPole-v1"))
+
+
+class BlurredAtFirst(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Sees nothing of the angle in the first observation of an episode."""
+
+    def reset(self, **more: Any) -> Any:
+        observation, info = super().reset(**more)
+        return np.where(np.arange(4) == 2, np.nan, observation), info
+
+
+def blurred_at_first() -> Any:
+    return BlurredAtFirst(gymnasium.make("CartPole-v1"))
+
+
 def blurred_in_part() -> Any:
     space = spaces.Dict(clock=spaces.Discrete(9), poles=spaces.Box(-np.inf, np.inf, (4,), np.float32))
     return TransformObservation(blurred(), lambda poles: {"clock": 1, "poles": np.float32(poles)}, space)
@@ -216,7 +240,15 @@ def test_divergence_before_the_first_checkpoint_names_none(tmp_path: Path) -> No
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
 
-@pytest.mark.parametrize(("env", "place"), [("blurred", "observation"), ("blurred_in_part", "poles")])
+@pytest.mark.parametrize(
+    ("env", "place"),
+    [
+        ("blurred", "observation"),
+        ("blurred_at_the_end", "observation"),
+        ("blurred_at_first", "observation"),
+        ("blurred_in_part", "poles"),
+    ],
+)
 def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: Path, env: str, place: str) -> None:
     config = config_of({"transitions": 400}, env=f"{HERE}:{env}", warmup_steps=20)
     with pytest.raises(ObservationError, match=rf"sub-environment 0 returned nan in {place}\[2\]"):
