@@ -55,17 +55,17 @@ if is_available():
     _MOST = np.float32(vectors.TANH_MOST)
 
 
-class Learned(NamedTuple):
-    """Networks that are learned together, as one buffer each of what belongs to their parameters.
+class AdamStep(NamedTuple):
+    """What a step of Adam reads and changes: one buffer each of what belongs to the parameters of some networks.
 
     Attributes:
         values: Parameters, `(P,)`.
         gradients: `(P,)`.
-        means: Of Adam, `(P,)`.
-        squares: Likewise.
-        layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the
-            weight (whose shape is `(outputs, inputs)`), place of the bias, and `LINEAR`, `RELU` or `TANH`.
-        steps: Of Adam, with the next one.
+        means: Running means of gradients, `(P,)`.
+        squares: Of their squares, `(P,)`.
+        layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the weight (whose shape is
+            `(outputs, inputs)`), place of the bias, and `LINEAR`, `RELU` or `TANH`.
+        steps: How many there were, with this one.
         rate: Of learning.
         epsilon: Of Adam.
         max_norm: Gradients that are longer, all taken together, are shortened to it; 0 for never.
@@ -106,7 +106,7 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
 
     Args:
         values: Parameters.
-        layers: `(L, 5)`, as in `Learned`.
+        layers: `(L, 5)`, as in `AdamStep`.
         rows: `(N, inputs)`.
         results: Gets what the layers give, one after another.
 
@@ -216,7 +216,7 @@ def _add_up(rows: F32, sums: F32) -> None:
 
 
 @compiled
-def descend(learned: Learned) -> None:
+def descend(learned: AdamStep) -> None:
     """Take a step of Adam."""
     values, gradients, means, squares, _, steps, rate, _, max_norm = learned
     scale = np.float32(1)
@@ -272,7 +272,7 @@ def judge(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) 
 
 
 @compiled
-def fit_critics(critics: Learned, inputs: F32, goals: F32, work: Workspace) -> tuple[float, float]:
+def fit_critics(critics: AdamStep, inputs: F32, goals: F32, work: Workspace) -> tuple[float, float]:
     """Move two critics towards goals, `(N,)`; return the mean square of what was missing, and their mean value."""
     count, missing, value = len(inputs), 0.0, 0.0
     slopes = np.empty((count, 1), np.float32)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, choices_of
-from envfleet.agents.compiled import F32, Learned, Workspace
+from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.descent import Adam, layers_of
 from envfleet.agents.hyperparameters import OffPolicyConfig, Positive, Share, between
 from envfleet.agents.networks import DuelingNetwork, target_of
@@ -125,7 +125,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
 
 @compiled.compiled_beside
-def _learn(sample: Batch, network: Learned, target: F32, tau: float, work: Workspace) -> tuple[float, float, F32]:
+def _learn(sample: Batch, network: AdamStep, target: F32, tau: float, work: Workspace) -> tuple[float, float, F32]:
     """Make one update, and go a share `tau` of the way with the target; return loss, mean value and errors."""
     layers = network.layers[0]
     results = work.passes[0]  # of one pass after another, so that they stay in the cache

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents.compiled import F32, LINEAR, RELU, TANH, Learned, Workspace
+from envfleet.agents.compiled import F32, LINEAR, RELU, TANH, AdamStep, Workspace
 
 _PASSES = 3
 
@@ -103,7 +103,7 @@ class Adam(Flat):
             maximize=False,
         )
 
-    def next_step(self, layers: NDArray[np.int64]) -> Learned:
+    def next_step(self, layers: NDArray[np.int64]) -> AdamStep:
         """Count a step, and return what compiled code reads and changes for it.
 
         Args:
@@ -112,7 +112,7 @@ class Adam(Flat):
         self.count += 1
         gradients, means, squares = self._arrays.values.reshape(3, -1)
         settings = (self.learning_rate, self._epsilon, self._max_norm or 0.0)
-        return Learned(self.values, gradients, means, squares, layers, self.count, *settings)
+        return AdamStep(self.values, gradients, means, squares, layers, self.count, *settings)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
@@ -126,7 +126,7 @@ class Adam(Flat):
 
 
 def layers_of(*networks: nn.Module) -> NDArray[np.int64]:
-    """Return where the dense layers of networks of one depth are among their parameters, as `Learned` has them."""
+    """Return where the dense layers of networks of one depth are among their parameters, as `AdamStep` has them."""
     tables, place = list[list[tuple[int, ...]]](), 0
     for network in networks:
         activation = TANH if any(isinstance(part, nn.Tanh) for part in network.modules()) else RELU

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from envfleet.agents import compiled
 from envfleet.agents.actions import MOST, CategoricalPolicy, SquashedPolicy
 from envfleet.agents.agent import SlabAgent
-from envfleet.agents.compiled import F32, Learned, Workspace
+from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.descent import Adam, Means, layers_of, workspace
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, NotNegative, Positive, Share
 from envfleet.agents.networks import ActorCritic
@@ -295,7 +295,7 @@ class _Settings(NamedTuple):
 
 @compiled.compiled
 def _learn_slab(
-    learned: Learned, lessons: Lessons, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
+    learned: AdamStep, lessons: Lessons, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
 ) -> tuple[int, NDArray[np.float64]]:
     """Make all updates of a slab; return how many, and the sums of their figures."""
     values, gradients, means, squares, layers, steps, rate, epsilon, max_norm = learned
@@ -309,7 +309,7 @@ def _learn_slab(
             stop += count // num_parts + (part < count % num_parts)
             rows = order[start:stop]
             batch = Lessons(inputs[rows], targets[rows], log_probs[rows], advantages[rows], goals[rows])
-            this_step = Learned(values, gradients, means, squares, layers, steps + made, rate, epsilon, max_norm)
+            this_step = AdamStep(values, gradients, means, squares, layers, steps + made, rate, epsilon, max_norm)
             _fit(this_step, batch, settings, work, figures)
             made += 1
             sums += figures
@@ -319,7 +319,7 @@ def _learn_slab(
 
 
 @compiled.compiled
-def _fit(learned: Learned, batch: Lessons, settings: _Settings, work: Workspace, figures: NDArray[np.float64]) -> None:
+def _fit(learned: AdamStep, batch: Lessons, settings: _Settings, work: Workspace, figures: NDArray[np.float64]) -> None:
     """Make one update, and write its figures."""
     values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.observations)
     nothing = np.empty((0, 0), np.float32)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from envfleet.agents import compiled
-from envfleet.agents.compiled import F32, Learned, Workspace
+from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.descent import Adam
 from envfleet.agents.hyperparameters import Positive
 from envfleet.agents.networks import target_of
@@ -148,7 +148,7 @@ class _Proposals(NamedTuple):
 
 @compiled.compiled_beside
 def _learn(
-    sample: Batch, noises: tuple[F32, F32], actor: Learned, critics: Learned, targets: F32, temperature: Learned,
+    sample: Batch, noises: tuple[F32, F32], actor: AdamStep, critics: AdamStep, targets: F32, temperature: AdamStep,
     settings: _Settings, work: Workspace,
 ) -> tuple[float, float, float, float, float]:  # fmt: skip
     alpha = math.exp(temperature.values[0])
@@ -172,7 +172,7 @@ def _learn(
 
 @compiled.compiled
 def _fit_actor(
-    observations: F32, noise: F32, actor: Learned, critics: Learned, alpha: float, work: Workspace
+    observations: F32, noise: F32, actor: AdamStep, critics: AdamStep, alpha: float, work: Workspace
 ) -> tuple[float, float]:
     """Write the gradients of the actor; return its loss, and its entropy."""
     count, size = noise.shape

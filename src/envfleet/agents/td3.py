@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envfleet.agents import compiled
-from envfleet.agents.compiled import F32, Learned, Workspace
+from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.hyperparameters import Interval, Positive
 from envfleet.agents.networks import target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Part
@@ -111,7 +111,7 @@ class _Settings(NamedTuple):
 
 @compiled.compiled_beside
 def _fit_critics(
-    sample: Batch, noise: F32, critics: Learned, layers: NDArray[np.int64], target_actor: F32, target_critics: F32,
+    sample: Batch, noise: F32, critics: AdamStep, layers: NDArray[np.int64], target_actor: F32, target_critics: F32,
     settings: _Settings, work: Workspace,
 ) -> tuple[float, float]:  # fmt: skip
     free = compiled.forward(target_actor, layers, sample.next_observations, work.passes[0])
@@ -130,7 +130,7 @@ def _fit_critics(
 
 @compiled.compiled_beside
 def _fit_actor(
-    observations: F32, actor: Learned, critics: F32, critic: NDArray[np.int64], target_actor: F32, target_critics: F32,
+    observations: F32, actor: AdamStep, critics: F32, critic: NDArray[np.int64], target_actor: F32, target_critics: F32,
     settings: _Settings, work: Workspace,
 ) -> tuple[float]:  # fmt: skip
     free = compiled.forward(actor.values, actor.layers[0], observations, work.passes[0])
