@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import BACKENDS, Backend
-from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, reset_and_step, run
+from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step, run
 
 import envfleet
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
@@ -190,6 +190,19 @@ def test_states_go_anywhere(backend: Backend) -> None:
         fleet.set_state([state, state], [0, 1])
         observations, *_ = fleet.step(np.array([1, 1, 1]))
         assert observations[0].tolist() == observations[1].tolist() == observations[2].tolist()
+
+
+@pytest.mark.parametrize("order", [None, [2, 0, 3, 1]], ids=["all", "all_in_another_order"])
+def test_restoring_all_ends_what_a_failure_left_under_way(backend: Backend, order: list[int] | None) -> None:
+    """Rows of a send that failed came back in place of those that were sent after the states were restored."""
+    with backend(env_fns_with("raise", nth=2, length=50, vary=False), batch_size=1) as fleet:
+        reset_and_step(fleet)
+        saved = fleet.get_state(order)
+        with pytest.raises(SubEnvError):
+            receive_often(fleet)
+        assert fleet.set_state(saved, order)[:, 0].tolist() == [1] * NUM_ENVS
+        fleet.send(actions(0, 1), [3])
+        assert fleet.recv(timeout_s=10).env_indices.tolist() == [3]
 
 
 def test_no_state_to_be_had(backend: Backend) -> None:

@@ -125,7 +125,7 @@ class KernelEngine(seam.Engine):
 
     def submit(self, request: seam.Request) -> None:
         """Do what is asked."""
-        if isinstance(request, (seam.Reset, seam.SetState)) and request.rows is None:
+        if isinstance(request, seam.SetState) or (isinstance(request, seam.Reset) and request.rows is None):
             self._sent = None  # whatever was interrupted ends here
         if isinstance(request, seam.Step):
             self._sent = self._step_rows(request)

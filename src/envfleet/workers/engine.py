@@ -353,15 +353,16 @@ class WorkersEngine(seam.Engine):
             waited_ns = self._crew.waiting.waited_ns - waited_ns
             self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
             return
-        is_reset, is_whole = isinstance(request, seam.Reset), getattr(request, "rows", None) is None
-        if is_reset and is_whole:  # whatever was under way, and interrupted, ends here
-            self._crew.settle()
-            self._partial.forget()
-            self._crew.lost.clear()
-        elif isinstance(request, seam.SetState):
+        if isinstance(request, seam.SetState):
             check_states(request, self._num_envs)
-        if (is_reset or isinstance(request, seam.SetState)) and not self.copy and not self._partial:
-            self._turn(is_whole)
+        if isinstance(request, (seam.Reset, seam.SetState)):
+            is_whole = request.rows is None or len(request.rows) == self._num_envs
+            if is_whole:  # whatever was under way, and interrupted, ends here
+                self._crew.settle()
+                self._partial.forget()
+                self._crew.lost.clear()
+            if not self.copy and not self._partial:
+                self._turn(is_whole)
         self._open = self._ask(request)
 
     def _submit_step(self, request: seam.Step) -> None:

@@ -90,6 +90,25 @@ def test_without_copies_two_generations_are_valid() -> None:
         assert np.shares_memory(fleet.step(ones(fleet))[0], kept) or np.shares_memory(kept, last)
 
 
+@pytest.mark.parametrize("order", [None, [2, 0, 3, 1]], ids=["all", "all_in_another_order"])
+def test_restoring_all_ends_what_an_interrupt_left_under_way(
+    walkers: Any, order: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    walkers.reset(seed=0)
+    saved = walkers.get_state(order)
+    walkers.send(ones(walkers))
+    with monkeypatch.context() as patch:
+        patch.setattr(walkers.engine, "collect", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            walkers.recv()
+    walkers.set_state(saved, order)
+    walkers.send(ones(walkers))
+    assert len(walkers.recv().rewards) == 4
+
+
 # ---------------------------------------------------------------------------------------- parameters
 
 
