@@ -204,8 +204,8 @@ class CpuBatch(BatchBase):
 
     @property
     def final_observations(self) -> NDArray[Any]:
-        """The last observation of each row's previous episode (`SAME_STEP`), `(num_envs, …)`; a view."""
-        return self._finals["final_observations"]
+        """The last observation of each row's previous episode (`SAME_STEP`), `(num_envs, …)`; a view without `copy`."""
+        return self._finals["final_observations"].copy() if self._copy else self._finals["final_observations"]
 
     def kept(self, name: str) -> NDArray[Any]:
         """Return an array of what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a view."""

@@ -191,7 +191,7 @@ class KernelEngine(seam.Engine):
         return self._infos.reset(arrays, rows)
 
     def observe(self, rows: seam.Rows | None = None, *, final: bool = False) -> Any:
-        """Return the last observations; the last ones of ended episodes are a view."""
+        """Return the last observations; on a CUDA device, the last ones of ended episodes are a view."""
         observations = self._batch.final_observations if final else self._observations
         return self._unpack(observations if rows is None else observations.take(rows, axis=0))
 

@@ -62,6 +62,20 @@ def test_what_a_caller_holds_is_never_written_again(walkers: Any, name: str) -> 
     assert all(np.array_equal(look(holder), before) for holder, before in kept)
 
 
+@pytest.mark.parametrize("copy", [True, False], ids=["copied", "shown"])
+def test_final_observations_are_the_callers_own(copy: bool) -> None:
+    with envfleet.make(Walker, 4, backend="kernel", autoreset_mode="SAME_STEP", copy=copy) as fleet:
+        fleet.reset(seed=0)
+        for _ in range(7):  # the time limit
+            fleet.step(ones(fleet))
+        kept = fleet.final_observations
+        before = kept.copy()
+        for _ in range(7):
+            fleet.step(ones(fleet))
+        assert np.array_equal(kept, before) == copy
+        assert np.shares_memory(kept, fleet.final_observations) != copy
+
+
 def test_infos_that_are_kept_tell_of_their_own_step(walkers: Any) -> None:
     kept = []
     for _ in range(12):
