@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import functools
 import os
 import shutil
@@ -115,10 +114,12 @@ def alone(path: Path, name: str) -> Iterator[None]:
     """Wait until no other process or thread prepares a file, and say so if it takes long."""
     with path.with_suffix(".lock").open("w") as file:
         try:
+            import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with note(f"envfleet: waiting for another process, which compiles {name} ..."):
                 fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks, where both compile
+        except (ImportError, OSError):  # a system, or a file system, without locks, where both compile
             pass
         yield
