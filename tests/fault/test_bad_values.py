@@ -282,6 +282,21 @@ def test_bad_indices_are_refused(backend: Backend, indices: Any) -> None:
         assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
 
 
+def test_bad_numbers_of_calls_are_refused(make_fleet: Callable[..., Any]) -> None:
+    """They tore the fleet, with errors of Gymnasium's and Python's own."""
+    with make_fleet(num_envs=2, autoreset_mode="NEXT_STEP") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=r"seed=-1: pass a whole number from 0 to 2\*\*32 - 1"):
+            fleet.rollout("random", 2, seed=-1)
+        first, again = (fleet.rollout("random", 2, seed=seed) for seed in (7, np.int64(7)))
+        np.testing.assert_array_equal(first.actions, again.actions)
+        fleet.send(np.zeros(2, int))
+        for timeout_s in ("a", [1.0], np.nan, np.inf, True):
+            with pytest.raises(InvalidArgument, match=r"timeout_s=.*: pass a number of seconds"):
+                fleet.recv(timeout_s=timeout_s)
+        assert fleet.recv(timeout_s=10).env_indices.tolist() == [0, 1]
+
+
 def test_bad_states_are_refused(backend: Backend) -> None:
     with backend([CountingEnv] * 3) as fleet:
         fleet.reset(seed=0)

@@ -43,14 +43,14 @@ def check_flag(name: str, value: Any) -> None:
         raise InvalidArgument(f"{name}={value!r} (type {type(value).__name__}): pass True or False")
 
 
-def check_seconds(name: str, value: Any) -> None:
-    """Check that a value is a finite duration above 0."""
+def check_seconds(name: str, value: Any, *, is_positive: bool = True) -> None:
+    """Check that a value is a finite number of seconds, above 0 if it `is_positive`."""
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float, np.integer, np.floating))
-        or not 0 < value < math.inf
+        or not (0 if is_positive else -math.inf) < value < math.inf
     ):
-        raise InvalidArgument(f"{name}={value!r}: pass a number of seconds above 0")
+        raise InvalidArgument(f"{name}={value!r}: pass a number of seconds{' above 0' * is_positive}")
 
 
 def check_seeds(seed: Any, count: int, *, one_for_all: bool = True, per: str = "num_envs") -> Seeds:

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, FleetBroken, InvalidArgument, SubEnvError
-from envfleet.fleet.checks import check_mask, check_options, check_rows, check_seeds
+from envfleet.fleet.checks import check_mask, check_options, check_rows, check_seconds, check_seeds
 from envfleet.fleet.engine import Batch, Call, Engine, GetState, Request, Reset, SetAttr, SetState, Step, StepResult
 from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
@@ -205,7 +205,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             policy: `"random"`, actions `(T, N, …)`, or a callable that takes a batch of observations and returns
                 actions. A kernel also takes a network (`envfleet.kernels.MLP`), which is compiled.
             num_steps: T.
-            seed: Of what the policy draws; `None` draws one.
+            seed: Of what the policy draws, from 0 to 2**32 - 1; `None` draws one.
             out: An earlier rollout of the same form, whose arrays are used again.
 
         Returns:
@@ -257,10 +257,13 @@ class Fleet(VectorEnv[Any, Any, Any]):
             A row for each of them; `env_indices` of the batch says which is which.
 
         Raises:
-            NothingPending: Nothing is under way, or not these.
+            InvalidArgument: The time or the indices do not fit; what is under way stays so.
+            NothingPending: Nothing is under way.
             CallTimeout: `timeout_s` passed; nothing is lost, call it again.
         """
         with self._hold("recv()", Lifecycle.PENDING):
+            if timeout_s is not None:
+                check_seconds("timeout_s", timeout_s, is_positive=False)
             rows = None if env_indices is None else check_rows(env_indices, self.num_envs)
             if rows is not None and not self._under_way[rows].all():
                 idle = rows[~self._under_way[rows]].tolist()

@@ -146,8 +146,8 @@ def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
     return tuple(map_arrays(part, function) for part in value) if isinstance(value, tuple) else function(value)
 
 
-def check_rollout(mode: AutoresetMode, num_steps: Any, out: Any) -> int:
-    """Check the arguments that every rollout has; returns the number of steps."""
+def check_rollout(mode: AutoresetMode, num_steps: Any, seed: Any, out: Any) -> tuple[int, int | None]:
+    """Check the arguments that every rollout has; returns the number of steps and the seed."""
     if mode is AutoresetMode.DISABLED:
         raise InvalidArgument(
             "rollout in AutoresetMode.DISABLED: an episode that ends could not go on; make the fleet with NEXT_STEP or "
@@ -155,7 +155,8 @@ def check_rollout(mode: AutoresetMode, num_steps: Any, out: Any) -> int:
         )
     if out is not None and not isinstance(out, Rollout):
         raise InvalidArgument(f"out is a {type(out).__name__}, expected what an earlier rollout returned, or None")
-    return check_whole("num_steps", num_steps, 1)
+    word = None if seed is None else check_whole("seed", seed, 0, 2**32 - 1, most_name="2**32 - 1")
+    return check_whole("num_steps", num_steps, 1), word
 
 
 def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, out: Rollout | None) -> Rollout:
@@ -168,7 +169,8 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
         seed: Of random actions.
         out: An earlier rollout of the same form, whose arrays are used again.
     """
-    traits, count = engine.traits, check_rollout(engine.traits.autoreset_mode, num_steps, out)
+    traits = engine.traits
+    count, seed = check_rollout(traits.autoreset_mode, num_steps, seed, out)
     layouts = SpaceLayout(traits.single_observation_space), SpaceLayout(traits.single_action_space)
     if any(layout.num_objects for layout in layouts):
         raise InvalidArgument("rollout of spaces without a fixed shape (Text, Sequence, Graph): call step() in a loop")

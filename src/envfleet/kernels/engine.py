@@ -244,7 +244,7 @@ class KernelEngine(seam.Engine):
 
     def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Rollout:
         """Step `num_steps` times in one compiled call, unless the policy is a callable for batches."""
-        check_rollout(self.traits.autoreset_mode, num_steps, out)
+        num_steps, seed = check_rollout(self.traits.autoreset_mode, num_steps, seed, out)
         if callable(policy) or (self._kernel.action.parts and not isinstance(policy, MLP)):
             return step_rollout(self, policy, num_steps, seed, out)
         start_ns = time.perf_counter_ns()

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.checks import check_whole
 from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.buffers import ENDED_DTYPE, IS_RESET, NUMBERS, Buffer, BufferPlan, allocate
@@ -100,7 +99,7 @@ def run_rollout(
 ) -> Rollout:
     """Step a batch `num_steps` times in one compiled call, by given actions, a network or `"random"`."""
     spec, num_envs = batch.spec, batch.num_envs
-    word = secrets.randbits(32) if seed is None else check_whole("seed", seed, 0, 2**32 - 1, most_name="2**32 - 1")
+    word = secrets.randbits(32) if seed is None else seed
     is_given = isinstance(policy, (np.ndarray, list, tuple)) or hasattr(policy, "__cuda_array_interface__")
     chooser = GIVEN if is_given else policy_source(spec, policy)
     form = spec, batch.device, batch.is_same_step, num_steps, num_envs
