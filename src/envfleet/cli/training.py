@@ -74,7 +74,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
         given = {
             "CONFIG": config, "--env": env, "--agent": agent, "--num-envs": num_envs, "--engine": engine,
             "--backend": backend, "--workers": workers, "--seed": seed, "--out": out, "--name": name,
-            "--on-failure": on_failure,
+            "--on-failure": on_failure, "--print-config": print_config or None,
         }  # fmt: skip
         refuse_given(given, "--resume goes on with what the run began with")
         set_threads(threads)

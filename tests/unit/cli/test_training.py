@@ -172,6 +172,7 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
         ((), "no CONFIG is given: pass one of curriculum_base, "),
         (("CONFIG", "--resume", "runs/mine"), "--resume goes on with what the run began with: leave out CONFIG"),
         (("--resume", "runs/mine", "-n", 4, "--seed", 1), "what the run began with: leave out --num-envs, --seed"),
+        (("--resume", "runs/mine", "--print-config"), "what the run began with: leave out --print-config"),
         (("--resume", "runs/none"), "runs/none is no folder of a run, there is no config.json in it"),
         (("no.json",), "no.json cannot be read (No such file or directory)"),
         (("CONFIG", "--engine", "bullet"), "engine='bullet', but 'CartPole-v1' has none to choose from: leave it out"),
