@@ -103,11 +103,19 @@ def test_unpicklable_info(backend: Backend, when: When) -> None:
             return infos if when == "reset" else fleet.step(actions(0))[4]
 
         if backend.has_processes:
-            with pytest.raises(SubEnvError, match="lock") as caught:
+            with pytest.raises(SubEnvError, match=rf"what {when} returned as \['lock'\] cannot be sent") as caught:
                 provoke()
             assert (caught.value.env_index, caught.value.verb) == (FAULTY, when)
         else:
             assert provoke()["_lock"].tolist() == [index == FAULTY for index in range(fleet.num_envs)]
+
+
+def test_unpicklable_info_of_an_ended_episode() -> None:
+    env_fns = env_fns_with("unpicklable_info", length=1, vary=False)
+    with Backend("process", 2)(env_fns, autoreset_mode="SAME_STEP") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError, match=r"what step returned as \['final_info'\]\['lock'\] cannot be sent"):
+            fleet.step(actions(0))
 
 
 def test_unpicklable_info_of_all(backend: Backend) -> None:

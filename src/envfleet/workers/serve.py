@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -210,15 +210,26 @@ class Server:
             parts += enumerate(reply.value, self._plan.rows.start)
         failures = []
         for index, part in parts:
-            try:
-                cloudpickle.dumps(part)
-            except Exception as error:  # noqa: BLE001  # whatever a foreign __reduce__ may raise
-                failures.append(self._blame(index, verb, error))
+            for name, value in _named_values(part):
+                try:
+                    cloudpickle.dumps(value)
+                except Exception as error:  # noqa: BLE001  # whatever a foreign __reduce__ may raise
+                    failures.append(self._blame(index, verb, error, name))
+                    break
         return failures
 
-    def _blame(self, index: int, verb: str, error: BaseException) -> Failure:
+    def _blame(self, index: int, verb: str, error: BaseException, name: str = "") -> Failure:
         what = TypeError(
-            f"what {verb} returned cannot be sent to the fleet's process ({type(error).__name__}: {error}): return "
-            'values that pickle, or make the fleet with backend="serial" or "thread"'
+            f"what {verb} returned{name and f' as {name}'} cannot be sent to the fleet's process "
+            f"({type(error).__name__}: {error}): return values that pickle, or make the fleet with "
+            'backend="serial" or "thread"'
         )
         return make_failure(what, verb=verb, env_index=index, worker=self._plan.worker)
+
+
+def _named_values(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what nested dictionaries hold, each with the keys that lead to it, and last the value itself."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _named_values(part, f"{name}[{key!r}]")
+    yield name, value
