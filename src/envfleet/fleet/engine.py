@@ -168,7 +168,7 @@ class Engine(ABC):
         """Wait for what was submitted.
 
         Args:
-            count: Steps to wait for, in the order in which they finish.
+            count: Steps to wait for; if more have finished, those that were sent, or answered, first.
             rows: Or the rows whose steps to wait for.
             timeout_s: How long to wait; nothing is lost if that passes.
 
