@@ -14,6 +14,7 @@ from envfleet.cli.console import make_console, show_places
 from envfleet.cli.playing import watch
 from envfleet.cli.reports import score_table
 from envfleet.cli.training import set_threads
+from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from envfleet.training.config import RunConfig
@@ -25,7 +26,7 @@ _SECONDS_ALONE = 6.0
 
 def demo(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="Configuration: a name or a JSON file, as in train.")
+        str, typer.Argument(metavar="CONFIG", help="Configuration for hockey: a name or a JSON file.")
     ] = "quickstart",
     *,
     num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=2, help="Number of games at once.")] = 1024,
@@ -36,8 +37,14 @@ def demo(
     from envfleet.training import train
     from envfleet.training.config import read_config
 
-    set_threads(1)
     console, read = make_console(), read_config(config)
+    for phase in read.curriculum.phases:
+        if phase.environment.id != "hockey":
+            raise InvalidArgument(
+                f"{config!r} trains in {phase.environment.id!r}, but the demo plays hockey: pass a configuration for "
+                f"hockey, such as quickstart, or run envfleet train {config}"
+            )
+    set_threads(1)
     console.print("[bold]Hockey for two, compiled.[/bold] The first time, compiling takes a minute.")
     before = _play(_untrained(read), console, "before")
     alone = _train_alone(read, console)

@@ -184,6 +184,17 @@ def test_mistakes_are_told_in_a_panel(arguments: tuple[object, ...], message: st
     assert message in flat(result.stderr)
 
 
+def test_a_demo_of_anything_but_hockey_is_refused_before_it_trains(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trained for a minute, and then failed to play hockey with what it had trained."""
+    monkeypatch.setattr("envfleet.training.train", lambda *_, **__: pytest.fail("it trains"))
+    monkeypatch.setattr("envfleet.cli.demo._untrained", lambda _: pytest.fail("it makes an agent"))
+    result = invoke("demo", config)
+    assert result.exit_code == 2
+    assert "trains in 'CartPole-v1', but the demo plays hockey: pass a configuration for hockey" in flat(result.stderr)
+
+
 def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
     options = ("--env", "CartPole-v1", "--agent", "DDDQN", "--max-transitions", 64)
     printed = json.loads(invoke("train", *options, "--print-config").stdout)
