@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""Facts about the machine: the cores this process may use, the processor's name, versions of installed packages."""
 
 from __future__ import annotations
 
