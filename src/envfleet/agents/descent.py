@@ -1,4 +1,4 @@
-"""Parameters in one buffer, steps of gradient descent in them, and means of the figures of many updates."""
+"""Parameters in one buffer, and steps of gradient descent in them."""
 
 from __future__ import annotations
 
@@ -165,31 +165,3 @@ def _is_at(tensor: Tensor, first: Tensor, place: int) -> bool:
     """Return whether a tensor is a part of another one's memory, beginning there."""
     is_shared = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
     return is_shared and tensor.storage_offset() == place and tensor.is_contiguous()
-
-
-class Means:
-    """Means of named figures.
-
-    Attributes:
-        count: Updates that were added.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._figures: dict[str, list[Tensor | float]] = {}
-
-    def add(self, figures: Mapping[str, Tensor | float]) -> None:
-        """Add the figures of one update; not every update has to have every figure."""
-        self.count += 1
-        for name, value in figures.items():
-            self._figures.setdefault(name, []).append(value.detach() if isinstance(value, Tensor) else value)
-
-    def result(self) -> dict[str, float]:
-        """Return the mean of every figure."""
-        return {name: _mean(values) for name, values in self._figures.items()}
-
-
-def _mean(values: list[Tensor | float]) -> float:
-    if not isinstance(values[0], Tensor):
-        return float(sum(values) / len(values))
-    return float(torch.stack([torch.as_tensor(value) for value in values]).mean())

@@ -17,8 +17,9 @@ from envfleet.agents import compiled
 from envfleet.agents.actions import Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32
-from envfleet.agents.descent import Adam, Flat, Means, layers_of, workspace
+from envfleet.agents.descent import Adam, Flat, layers_of, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, Positive
+from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStepWriter
 from envfleet.agents.networks import Critics, network_of
 from envfleet.agents.randomness import ColouredNoise

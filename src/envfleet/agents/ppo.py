@@ -17,8 +17,9 @@ from envfleet.agents import compiled
 from envfleet.agents.actions import MOST, CategoricalPolicy, SquashedPolicy
 from envfleet.agents.agent import SlabAgent
 from envfleet.agents.compiled import F32, AdamStep, Workspace
-from envfleet.agents.descent import Adam, Means, layers_of, workspace
+from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, NotNegative, Positive, Share
+from envfleet.agents.means import Means
 from envfleet.agents.networks import ActorCritic
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from envfleet.agents.descent import Means
+from envfleet.agents.means import Means
 from envfleet.training.evaluation import wilson
 from envfleet.training.events import Examination, Results
 from envfleet.training.phases import Phase

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envfleet.agents.descent import Means
+from envfleet.agents.means import Means
 from envfleet.errors import EnvfleetError, InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training import events
 from envfleet.training.arena.arena import ArenaStep
