@@ -27,14 +27,14 @@ F32 = NDArray[np.float32]
 TILE_ROWS = 8 if LANES == 16 else 6  # two vectors of sums for each leave registers for the factors
 TILE_COLUMNS = 2 * LANES
 _FEW_ROWS = 4 * TILE_ROWS  # below this, to multiply is faster than to copy a panel
-_MOST_SUMMED = 512  # a longer panel does not stay in the cache from one tile to the next
+_MOST_SUMMED = 512  # a higher panel does not stay in the cache from one tile to the next
+_MEMORY = (_MOST_SUMMED + TILE_ROWS) * TILE_COLUMNS  # for a panel and a tile
 
 # Words that threads share, each on a cache line of its own: how many threads help, panels of a product that
 # nobody has begun, panels that are not done, whether a product is shared now, and from `_TASK` on what it is.
 _HELPERS, _LEFT, _UNDONE, _IS_SHARED, _TASK, _NUM_WORDS = 0, 8, 16, 24, 32, 48
 _TASK_SIZE = 11
 _LEAST_SHARED = 8_000_000  # products and sums; fewer are done before another core sees them
-_MOST_SHARED = 8192  # rows of a panel that a helper has room for
 _board = np.zeros(_NUM_WORDS, np.int64)
 llvm.add_symbol("envfleet_board", _board.ctypes.data)  # machine code on the disk finds it by its name
 
@@ -119,11 +119,11 @@ _write_tile, _write_narrow_tile = _make_tile(2), _make_tile(1)
 
 
 @compile_function
-def _copy_panel(right: int, down: int, across: int, first: int, panel: F32, count: int) -> None:
-    """Copy columns of the right matrix, from the first one on, and fill the panel up with zeros."""
+def _copy_panel(right: int, down: int, across: int, panel: F32, count: int) -> None:
+    """Copy so many columns of the right matrix from where it begins, and fill the panel up with zeros."""
     panel[:, count:] = 0
     for k in range(panel.shape[0] if across == 1 else 0):
-        row = _floats_at(right + 4 * (k * down + first), count)
+        row = _floats_at(right + 4 * k * down, count)
         if count == TILE_COLUMNS:
             for column in range(TILE_COLUMNS):  # of a fixed length, which is two vectors
                 panel[k, column] = row[column]
@@ -131,36 +131,38 @@ def _copy_panel(right: int, down: int, across: int, first: int, panel: F32, coun
             for column in range(count):
                 panel[k, column] = row[column]
     for column in range(count if across > 1 else 0):
-        panel[:, column] = _floats_at(right + 4 * (first + column) * across, panel.shape[0])
+        panel[:, column] = _floats_at(right + 4 * column * across, panel.shape[0])
 
 
 @compile_function
 def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
-    """Write some columns of a product, with memory for the panel and for a tile."""
+    """Write some columns of a product."""
     left, apart, along, right, down, across, result, beside, rows, columns, inner = product
     first = number * TILE_COLUMNS
     count = min(TILE_COLUMNS, columns - first)
-    panel = memory[: inner * TILE_COLUMNS].reshape(inner, TILE_COLUMNS)
-    tile = memory[inner * TILE_COLUMNS : (inner + TILE_ROWS) * TILE_COLUMNS]
-    source = (right + 4 * first, down)
-    if across > 1 or count < TILE_COLUMNS or rows >= _FEW_ROWS:
-        source = (np.int64(panel.ctypes.data), TILE_COLUMNS)
-        _copy_panel(right, down, across, first, panel, count)
-    for start in range(0, rows, TILE_ROWS):
-        row = min(start, rows - TILE_ROWS)
-        given, place = (left + 4 * row * apart, apart, along), result + row * beside + 4 * first
-        if count == TILE_COLUMNS:
-            _write_tile(given, source, (place, beside), inner)
-            continue
-        made = (np.int64(tile.ctypes.data), 4 * TILE_COLUMNS)
-        if count > LANES:
-            _write_tile(given, source, made, inner)
-        else:
-            _write_narrow_tile(given, source, made, inner)
-        for k in range(TILE_ROWS):
-            written = _floats_at(place + k * beside, count)
-            for column in range(count):
-                written[column] = tile[k * TILE_COLUMNS + column]
+    tile, made = memory[-TILE_ROWS * TILE_COLUMNS :], np.int64(memory[-TILE_ROWS * TILE_COLUMNS :].ctypes.data)
+    for begin in range(0, inner, _MOST_SUMMED):
+        height, corner = min(_MOST_SUMMED, inner - begin), right + 4 * (begin * down + first * across)
+        source = corner, down
+        if across > 1 or count < TILE_COLUMNS or rows >= _FEW_ROWS:
+            panel = memory[: height * TILE_COLUMNS].reshape(height, TILE_COLUMNS)
+            _copy_panel(corner, down, across, panel, count)
+            source = (np.int64(panel.ctypes.data), TILE_COLUMNS)
+        for start in range(0, rows, TILE_ROWS):
+            row = min(start, rows - TILE_ROWS)
+            given, place = (left + 4 * (row * apart + begin * along), apart, along), result + row * beside + 4 * first
+            if begin == 0 and count == TILE_COLUMNS:
+                _write_tile(given, source, (place, beside), height)
+                continue
+            if count > LANES:
+                _write_tile(given, source, (made, 4 * TILE_COLUMNS), height)
+            else:
+                _write_narrow_tile(given, source, (made, 4 * TILE_COLUMNS), height)
+            for k in range(start - row, TILE_ROWS):
+                written = _floats_at(place + k * beside, count)
+                for column in range(count):
+                    sum_before = written[column] if begin else np.float32(0)
+                    written[column] = sum_before + tile[k * TILE_COLUMNS + column]
 
 
 @compile_function
@@ -196,7 +198,16 @@ def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_r
 
 
 @compile_function
-def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """Multiply two matrices; rows may lie apart. A row has the same bits wherever it stands among many.
+
+    Args:
+        left: `(N, K)`, or `(K, N)`.
+        right: `(K, M)`, or `(M, K)`.
+        result: Gets the product, `(N, M)`.
+        is_left_turned: Whether `left` is the second.
+        is_right_turned: Likewise of `right`; not both.
+    """
     rows, columns = result.shape
     if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns == 1)):  # what it saves is the panel
         _multiply_few(left, right, result, is_left_turned, is_right_turned)
@@ -208,9 +219,9 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
         (np.int64(left.ctypes.data), apart, along, np.int64(right.ctypes.data), down, across,
          np.int64(result.ctypes.data), result.strides[0], rows, columns, inner)
     )  # fmt: skip
-    memory = np.empty((inner + TILE_ROWS) * TILE_COLUMNS, np.float32)
+    memory = np.empty(_MEMORY, np.float32)
     count = -(-columns // TILE_COLUMNS)
-    if count > 1 and inner <= _MOST_SHARED and rows * columns * inner >= _LEAST_SHARED and _add(_HELPERS, 0):
+    if count > 1 and rows * columns * inner >= _LEAST_SHARED and _add(_HELPERS, 0):
         if _add(_IS_SHARED, 1) == 0:
             _words_at(_task(), product.size)[:] = product
             _put(_UNDONE, count)
@@ -226,31 +237,10 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
         _write_panel(product, number, memory)
 
 
-@compile_function
-def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
-    """Multiply two matrices; rows may lie apart. A row has the same bits wherever it stands among many.
-
-    Args:
-        left: `(N, K)`, or `(K, N)`.
-        right: `(K, M)`, or `(M, K)`.
-        result: Gets the product, `(N, M)`.
-        is_left_turned: Whether `left` is the second.
-        is_right_turned: Likewise of `right`; not both.
-    """
-    if not is_left_turned or left.shape[0] <= _MOST_SUMMED:
-        _multiply(left, right, result, is_left_turned, is_right_turned)
-        return
-    _multiply(left[:_MOST_SUMMED], right[:_MOST_SUMMED], result, True, False)
-    more = np.empty(result.shape, np.float32)
-    for start in range(_MOST_SUMMED, left.shape[0], _MOST_SUMMED):
-        _multiply(left[start : start + _MOST_SUMMED], right[start : start + _MOST_SUMMED], more, True, False)
-        result += more
-
-
 @functools.partial(compile_function, releases_gil=True)
 def help_until(address: int, least: int) -> None:
     """Help with other threads' products until the word at an address is `least` or more."""
-    product, memory = _words_at(_task(), _TASK_SIZE), np.empty((_MOST_SHARED + TILE_ROWS) * TILE_COLUMNS, np.float32)
+    product, memory = _words_at(_task(), _TASK_SIZE), np.empty(_MEMORY, np.float32)
     _add(_HELPERS, 1)
     while _words_at(address, 1)[0] < least:
         if not _write_next(product, memory):
