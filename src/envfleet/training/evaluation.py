@@ -8,6 +8,7 @@ anchors: their ratings stand fixed, so that those of different tournaments can b
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -240,6 +241,7 @@ def evaluate_returns(
     episodes: int = 50,
     seed: int = 0,
     num_envs: int = 64,
+    options: Mapping[str, Any] | None = None,
     **env_kwargs: Any,
 ) -> MeanReturn:
     """Play whole episodes without exploration, the same for any number at once.
@@ -250,6 +252,8 @@ def evaluate_returns(
         episodes: How many, from 2.
         seed: All episodes derive theirs from it.
         num_envs: Episodes at once, at most.
+        options: Of `envfleet.make`, such as `backend` and `workers`; by default a kernel is compiled, and anything else
+            runs in this process.
         **env_kwargs: Arguments of the environment. With `url`, the environment runs on that service, and these are
             arguments of `envfleet.connect`.
 
@@ -258,7 +262,7 @@ def evaluate_returns(
     """
     if episodes < 2:
         raise InvalidArgument(f"{episodes} episodes, expected 2 or more: one alone does not tell how sure it is")
-    make: Any = envfleet.connect if "url" in env_kwargs else open_fleet
+    make: Any = envfleet.connect if "url" in env_kwargs else functools.partial(open_fleet, options=options)
     played = plan_episodes(episodes, seed)
     with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
         Table(fleet, played, [Seated("", policy=policy)], None).play_all()

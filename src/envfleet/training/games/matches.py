@@ -42,6 +42,7 @@ class Rink:
         mode: One of the game's; `""` for the first.
         settings: The game's, as in `environment.kwargs` of a configuration.
         num_envs: Games at once, at most.
+        options: Of `envfleet.make`, where games are not compiled.
     """
 
     game: Game = dataclasses.field(default_factory=lambda: known_game(DEFAULT_GAME))
@@ -49,6 +50,7 @@ class Rink:
     mode: str = ""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_envs: int = 1024
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.game.source(self.engine)
@@ -60,12 +62,18 @@ class Rink:
 
     def open(self, num_envs: int) -> Fleet:
         """Make a fleet of games for two players."""
-        return open_fleet(self.game.source(self.engine), num_envs, **self.game.arguments(self.mode, self.settings))
+        arguments = self.game.arguments(self.mode, self.settings)
+        return open_fleet(self.game.source(self.engine), num_envs, self.options, **arguments)
 
 
-def open_fleet(env: Any, num_envs: int, **env_kwargs: Any) -> Fleet:
-    """Make a fleet to play whole games in: compiled if it can be, else in this process."""
-    return envfleet.make(env, num_envs, backend="kernel" if names_kernel(env) else "serial", **env_kwargs)
+def open_fleet(env: Any, num_envs: int, options: Mapping[str, Any] | None = None, **env_kwargs: Any) -> Fleet:
+    """Make a fleet to play whole games in: compiled if it can be, else by options, without any in this process."""
+    if names_kernel(env):
+        return envfleet.make(env, num_envs, backend="kernel", **env_kwargs)
+    chosen = {"backend": "serial", **(options or {})}
+    if "workers" in chosen:
+        chosen["workers"] = min(chosen["workers"], num_envs)
+    return envfleet.make(env, num_envs, **chosen, **env_kwargs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

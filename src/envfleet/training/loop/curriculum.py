@@ -32,7 +32,10 @@ class Tally:
         figures: What calls of an agent's `update` returned, since they were last told.
         examination: The latest; `None` before the first.
         examined_at: Transitions at that time.
+        is_examination_due: Whether one was begun and not finished.
     """
+
+    is_examination_due = False
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.phases = tuple(phases)
@@ -121,7 +124,7 @@ class Tally:
 
     def take_examination(self, found: Examination) -> bool:
         """Take in an evaluation; whether it is the best so far."""
-        self.examination, self.examined_at = found, self.transitions
+        self.examination, self.examined_at, self.is_examination_due = found, self.transitions, False
         is_best = found.score > self._best
         self._best = max(self._best, found.score)
         return is_best

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from numpy.typing import NDArray
 
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
@@ -12,7 +14,7 @@ from envfleet.training.config import RunConfig
 from envfleet.training.evaluation import Evaluation, MeanReturn, Rating, Score, evaluate, evaluate_returns, rate
 from envfleet.training.events import LEARNER, Examination
 from envfleet.training.games.matches import Rink
-from envfleet.training.games.players import OwnPlayer, Player, Policy, seat_player
+from envfleet.training.games.players import OwnPlayer, Player, Policy, Seated, seat_player
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.phases import NOBODY, SCRIPT, Environment, NamedOpponent, shares_of
 
@@ -20,7 +22,33 @@ POOL = "pool"
 _SNAPSHOTS = 3  # that an evaluation plays against
 
 
-def examine(agent: Agent[Any], pool: SnapshotPool, *, config: RunConfig, game: Game | None, seed: int) -> Examination:
+class Watched:
+    """Acts as a policy does, and calls a function before each step, which may raise.
+
+    Args:
+        policy: Who acts.
+        look: The function.
+    """
+
+    def __init__(self, policy: Policy, look: Callable[[], None]) -> None:
+        self._policy, self._look = policy, look
+
+    def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
+        """Choose actions for observations."""
+        self._look()
+        return self._policy.act_batch(observations, deterministic=deterministic)
+
+
+def examine(
+    agent: Agent[Any],
+    pool: SnapshotPool,
+    *,
+    config: RunConfig,
+    game: Game | None,
+    seed: int,
+    look: Callable[[], None] = lambda: None,
+    **how: Any,
+) -> Examination:
     """Evaluate an agent without exploration: in games for two against opponents and its snapshots, else by its return.
 
     Opponents are the game's scripted players, or a random one if it has none, and those of the configuration that are
@@ -32,16 +60,22 @@ def examine(agent: Agent[Any], pool: SnapshotPool, *, config: RunConfig, game: G
         config: Of the run.
         game: What is played; `None` in environments for one.
         seed: Of all games.
+        look: Called before each step; what it raises ends the evaluation.
+        **how: `num_envs` and `options` of `Rink` and `evaluate_returns`.
     """
+    watched = Watched(agent, look)
     training, place = config.training, config.curriculum.phases[0].environment
     if game is None:
-        found = evaluate_alone(agent, place, episodes=max(training.eval_games, 2), seed=seed).figures()
+        episodes = max(training.eval_games, 2)
+        found = evaluate_alone(watched, place, episodes=episodes, seed=seed, **how).figures()
         return Examination(results={NOBODY: found}, score=found["mean_return"])
-    rink = Rink(game=game, settings=place.settings)
+    rink = Rink(game=game, settings=place.settings, **how)
 
     def meet(opponents: Mapping[str, Player], games: int) -> dict[str, Evaluation]:
         return {
-            name: evaluate(agent, seat_player(one, name, game=game), games=games, seed=seed, rink=rink)
+            name: evaluate(
+                Seated(agent.name, policy=watched), seat_player(one, name, game=game), games=games, seed=seed, rink=rink
+            )
             for name, one in opponents.items()
         }
 
@@ -99,10 +133,10 @@ def type_of(player: str, game: Game) -> str:
     return f"{SCRIPT}{player}" if player in game.scripts else player
 
 
-def evaluate_alone(policy: Policy, place: Environment, *, episodes: int, seed: int) -> MeanReturn:
-    """Evaluate in the environment for one of a configuration; raises as `evaluate_returns`."""
+def evaluate_alone(policy: Policy, place: Environment, **how: Any) -> MeanReturn:
+    """Evaluate in the environment for one of a configuration; `how`, and what is raised, as in `evaluate_returns`."""
     if place.is_remote:
-        return evaluate_returns(policy, episodes=episodes, seed=seed, **place.kwargs)  # which have env and url
+        return evaluate_returns(policy, **how, **place.kwargs)  # which have env and url
     source, kwargs = place.source()
-    found = evaluate_returns(policy, source, episodes=episodes, seed=seed, **kwargs)
+    found = evaluate_returns(policy, source, **how, **kwargs)
     return dataclasses.replace(found, env=place.id)

@@ -32,6 +32,10 @@ _LEARNED_EVERY = 1_000  # transitions
 _PROGRESS_EVERY_S = 1.0
 
 
+class _Stopped(Exception):
+    """Somebody asks to stop in the middle of an evaluation."""
+
+
 class Trainer:
     """Trains an agent through a curriculum.
 
@@ -88,6 +92,7 @@ class Trainer:
             self._pool = SnapshotPool(self.agent, config.training.pool.size)
             self._closing = closing.pop_all()
         self._observations: NDArray[Any] = np.zeros(0)
+        self._should_stop: Callable[[], bool] = lambda: False
         self._has_begun, self._next_progress_s = False, 0.0
 
     # ------------------------------------------------------------------ the loop
@@ -106,8 +111,11 @@ class Trainer:
             ObservationError: A sub-environment returned an observation that is not finite.
             SubEnvError: A sub-environment raised, and `on_failure` is `"raise"`.
         """
+        self._should_stop = should_stop
         self.begin()
         try:
+            if self.tally.is_examination_due:
+                self.evaluate()
             while (reason := self._why_stop(should_stop)) is None:
                 self.round()
         except TrainingDiverged as error:
@@ -257,15 +265,33 @@ class Trainer:
     # ------------------------------------------------------------------ evaluations and checkpoints
 
     def evaluate(self) -> None:
-        """Evaluate the agent as it is, and keep it if it is the best so far."""
+        """Evaluate the agent as it is, and keep it if it is the best so far; stopped in between, it stays due."""
         self._watch.start()
+        self.tally.is_examination_due = True
         game, seed = self._arena.game, self._games_seed
-        found = examine(self.agent, self._pool, config=self.config, game=game, seed=seed)
+        with contextlib.suppress(_Stopped):
+            found = examine(self.agent, self._pool, config=self.config, game=game, seed=seed, **self._how_to_examine())
+            self._take_examination(found)
+        self._watch.lap("evaluation")
+
+    def _how_to_examine(self) -> dict[str, Any]:
+        """Return how evaluations run what is not compiled: as the run does."""
+        plan, num_envs = self._arena.fleet.plan, self.options.num_envs
+        if plan.backend in {"kernel", "remote"}:
+            return {"look": self._look}
+        options = {"backend": plan.backend, "on_failure": self.options.on_failure}
+        workers = {} if plan.backend == "serial" else {"workers": plan.num_workers}
+        return {"look": self._look, "num_envs": num_envs, "options": options | workers}
+
+    def _look(self) -> None:
+        if self._should_stop():
+            raise _Stopped
+
+    def _take_examination(self, found: events.Examination) -> None:
         is_best = self.tally.take_examination(found)
         self._tell(events.Evaluated, is_best=is_best, **vars(found))
         if is_best and self._folder is not None:
             self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
-        self._watch.lap("evaluation")
 
     def save(self) -> None:
         """Write a checkpoint, if the run has a folder."""
@@ -284,9 +310,11 @@ class Trainer:
         else:
             self._add(self._learner.finish())
             self._tell_learned()
-            if self.tally.examined_at != self.transitions:
-                self.evaluate()
-            self.save()
+            try:
+                if self.tally.examined_at != self.transitions:
+                    self.evaluate()
+            finally:
+                self.save()
         self._tell_progress()
         self._tell(events.Ended, reason=reason, elapsed_s=self._watch.elapsed_s, times=self.times)
 

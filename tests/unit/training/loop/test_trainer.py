@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,6 +55,19 @@ class Cliff(gymnasium.Env[Any, Any]):
 
 def breaking() -> Cliff:
     return Cliff(raises_at=30)
+
+
+def fragile() -> Cliff:
+    return Cliff(raises_at=6)
+
+
+class Elsewhere(Cliff):
+    """Plays in workers alone."""
+
+    def reset(self, **more: Any) -> Any:
+        if str(os.getpid()) == os.environ["TRAINER"]:
+            raise RuntimeError("this is the trainer's process")
+        return super().reset(**more)
 
 
 def unsound() -> Cliff:
@@ -395,3 +409,45 @@ def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
         )
     assert watcher.is_closed
     assert not list(tmp_path.iterdir())
+
+
+def test_evaluations_survive_what_the_run_survives() -> None:
+    trainer = trained(config_of({"transitions": 12}, env=f"{HERE}:fragile"), 2, backend="serial", on_failure="restart")
+    assert trainer.tally.examination is not None
+    assert [one["mean_length"] <= 6 for one in trainer.tally.examination.results.values()] == [True]
+
+
+def test_evaluations_run_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINER", str(os.getpid()))
+    config = config_of({"transitions": 160}, env=f"{HERE}:Elsewhere", eval_games=3)
+    trainer = trained(config, 4, backend="process", workers=2)
+    assert trainer.tally.examination is not None
+    with pytest.raises(SubEnvError, match="this is the trainer's process"):
+        trained(config, 1, backend="serial")
+
+
+def test_an_agent_is_saved_though_its_last_evaluation_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no games today")
+
+    monkeypatch.setattr("envfleet.training.loop.trainer.examine", fail)
+    with pytest.raises(RuntimeError, match="no games today"):
+        train(config_of({"transitions": 100}), base_output_dir=tmp_path, run_name="a", verbose=False)
+    assert (tmp_path / "a" / "resume.pt").is_file()
+
+
+def test_who_stops_an_evaluation_gets_it_when_the_run_goes_on() -> None:
+    config = config_of({"transitions": 200}, eval_frequency=100, eval_games=8)
+    watcher, again = Watcher(), Watcher()
+    whole = Watcher()
+    trained(config, 2, whole)
+    with contextlib.closing(Trainer(config, RunOptions(num_envs=2), observers=[watcher])) as trainer:
+        assert trainer.run(lambda: trainer.tally.is_examination_due) == "interrupted"
+        assert not watcher.of(Evaluated)
+        state = pickle.loads(pickle.dumps(trainer.state_dict()))
+    with contextlib.closing(Trainer(config, RunOptions(num_envs=2), observers=[again], is_resumed=True)) as trainer:
+        trainer.load_state_dict(state)
+        assert trainer.run() == "completed"
+    told, expected = ([(event.transitions, event.score) for event in one.of(Evaluated)] for one in (again, whole))
+    assert told == expected
+    assert [transitions for transitions, _ in told] == [100, 200]
