@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from envfleet.cli.console import check_output, make_console, show_file
-from envfleet.cli.options import Backend, Device, MaxMinutes, NumEnvs, Quiet, Threads, Workers
-from envfleet.cli.parsing import refuse_given
+from envfleet.cli.options import Backend, Device, EnvArgs, MaxMinutes, NumEnvs, Quiet, Threads, Workers
+from envfleet.cli.parsing import parse_env_kwargs, refuse_given
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
         str | None,
         typer.Option(help="With --env: PPO, SAC, TD3, DDDQN, or module:Name of your own.", show_default="PPO"),
     ] = None,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     num_envs: NumEnvs = None,
     engine: Annotated[
         str | None, typer.Option(help="Engine of a game; hockey has compiled and box2d.", show_default="the first")
@@ -72,15 +73,15 @@ def train(  # noqa: PLR0913 (one parameter per option)
     limits: dict[str, Any] = {"max_minutes": max_minutes, "max_transitions": max_transitions, "verbose": not quiet}
     if resume is not None:
         given = {
-            "CONFIG": config, "--env": env, "--agent": agent, "--num-envs": num_envs, "--engine": engine,
-            "--backend": backend, "--workers": workers, "--seed": seed, "--out": out, "--name": name,
-            "--on-failure": on_failure, "--print-config": print_config or None,
+            "CONFIG": config, "--env": env, "--env-arg": env_args or None, "--agent": agent, "--num-envs": num_envs,
+            "--engine": engine, "--backend": backend, "--workers": workers, "--seed": seed, "--out": out,
+            "--name": name, "--on-failure": on_failure, "--print-config": print_config or None,
         }  # fmt: skip
         refuse_given(given, "--resume goes on with what the run began with")
         set_threads(threads)
         result = training.resume(resume, device=device, **limits)
     else:
-        read = _configuration(config, env, agent, max_transitions)
+        read = _configuration(config, env, env_args, agent, max_transitions)
         if print_config:
             _print_config(read)
             return
@@ -135,17 +136,20 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def _configuration(config: str | None, env: str | None, agent: str | None, transitions: int | None) -> RunConfig:
+def _configuration(
+    config: str | None, env: str | None, env_args: list[str], agent: str | None, transitions: int | None
+) -> RunConfig:
     from envfleet.training.config import config_for, read_config, shipped_names  # before torch is imported
 
     if config is not None:
-        refuse_given({"--env": env, "--agent": agent}, f"CONFIG {config!r} names environment and agent itself")
+        given = {"--env": env, "--env-arg": env_args or None, "--agent": agent}
+        refuse_given(given, f"CONFIG {config!r} names environment and agent itself")
         return read_config(config)
     if env is None:
         raise InvalidArgument(
             f"no CONFIG is given: pass one of {', '.join(shipped_names())}, a JSON file, --env ID, or --resume RUN"
         )
-    return config_for(env, agent or "PPO", transitions or 100_000)
+    return config_for(env, agent or "PPO", transitions or 100_000, parse_env_kwargs(env_args))
 
 
 def _print_config(config: RunConfig) -> None:

@@ -246,21 +246,28 @@ def read_json(path: Path, advice: str) -> Any:
         raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error
 
 
-def config_for(env: str, agent: str, transitions: int) -> RunConfig:
-    """Make the configuration of an agent with its defaults in one environment.
+def config_for(env: str, agent: str, transitions: int, env_kwargs: Mapping[str, Any] | None = None) -> RunConfig:
+    """Make the configuration of an agent with its defaults in one environment; games for two it plays against itself.
 
     Args:
         env: As `environment.id` has it.
         agent: As `agent.type` has it.
-        transitions: How many there are.
+        transitions: How many there are; in a short run a tenth of them is for the warm-up.
+        env_kwargs: Arguments of the environment.
 
     Raises:
         InvalidArgument: As `read_config`.
     """
-    phase = {"name": "train", "transitions": transitions, "environment": {"id": env}}
-    return parse_config(
-        {"curriculum": {"phases": [phase]}, "agent": {"type": agent}}, f"the configuration of {agent} in {env}"
-    )
+    place = Environment(id=env, kwargs=dict(env_kwargs or {}))
+    phase = {"name": "train", "transitions": transitions, "environment": place.model_dump()}
+    if place.find_game() is not None:
+        phase["opponent"] = {"type": "self_play"}
+    content = {
+        "curriculum": {"phases": [phase]},
+        "training": {"warmup_steps": min(Training().warmup_steps, transitions // 10)},
+        "agent": {"type": agent},
+    }
+    return parse_config(content, f"the configuration of {agent} in {env}")
 
 
 def parse_config(data: Any, source: str = "the configuration") -> RunConfig:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+from envfleet.errors import InvalidArgument
 from envfleet.files import NO_ROOM
 from envfleet.training.config import Backend, RunConfig, RunOptions, change_config, read_config
 from envfleet.training.events import LEARNER, Examination, Observer, find_observers
@@ -139,7 +140,7 @@ def resume(
         observers: More who are told what happens.
 
     Raises:
-        InvalidArgument: There is no such run, or no checkpoint in it.
+        InvalidArgument: There is no such run, or no checkpoint in it, or its curriculum ended before `max_transitions`.
     """
     folder = RunFolder.open(run)
     saved = folder.read_options() | {"max_minutes": max_minutes, "max_transitions": max_transitions}
@@ -223,6 +224,11 @@ def _run(
                 if state is not None:
                     trainer.load_state_dict(state)
                 before = trainer.transitions
+                if trainer.tally.is_finished and before < (options.max_transitions or 0):
+                    raise InvalidArgument(
+                        f"max_transitions={options.max_transitions:,}, but the curriculum of {folder.path} ended at "
+                        f"{before:,}: train on by a run of its own, with {folder.latest} as agent.checkpoint_path"
+                    )
                 try:
                     reason = trainer.run(should_stop)
                     plot_runs([folder.path])

@@ -200,6 +200,7 @@ def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
     printed = json.loads(invoke("train", *options, "--print-config").stdout)
     (phase,) = printed["curriculum"]["phases"]
     assert (phase["environment"]["id"], phase["transitions"], printed["agent"]["type"]) == ("CartPole-v1", 64, "DDDQN")
+    assert printed["training"]["warmup_steps"] == 6
     result = invoke("train", *options, "--num-envs", 2, "--out", tmp_path, "--name", "pole", "--quiet")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pole" / "checkpoints" / "000000000064.pt").exists()
@@ -211,3 +212,23 @@ def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
     ):
         refused = invoke("train", *wrong)
         assert (refused.exit_code, message in flat(refused.stderr)) == (2, True), refused.stderr
+
+
+def test_a_game_for_two_is_trained_in_against_oneself_with_arguments(tmp_path: Path) -> None:
+    options = ("--env", "hockey", "-a", "starter=2", "--max-transitions", 64, "-n", 4, "--out", tmp_path, "-q")
+    printed = json.loads(invoke("train", *options, "--print-config").stdout)
+    (phase,) = printed["curriculum"]["phases"]
+    assert (phase["environment"]["kwargs"], phase["opponent"]["type"]) == ({"starter": 2}, "self_play")
+    result = invoke("train", *options)
+    assert result.exit_code == 0, result.output
+    refused = invoke("train", "quickstart", "-a", "starter=2")
+    assert "names environment and agent itself: leave out --env-arg" in flat(refused.stderr)
+
+
+def test_a_run_that_is_done_says_how_to_train_on(config: Path, tmp_path: Path) -> None:
+    arguments = ("train", config, "--out", tmp_path, "--name", "mine", "-q")
+    assert invoke(*arguments).exit_code == 0
+    refused = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 10_000_000, "-q")
+    assert refused.exit_code == 2
+    assert "train on by a run of its own, with" in flat(refused.stderr)
+    assert "as agent.checkpoint_path" in flat(refused.stderr)

@@ -84,7 +84,7 @@ def test_the_hash_in_the_name_is_of_the_whole_configuration() -> None:
 
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
-    with pytest.raises(InvalidArgument, match=r"mine exists already: take another name$"):
+    with pytest.raises(InvalidArgument, match=r"mine exists already: take another name, or delete that folder"):
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
     (folder.path / "resume.pt").touch()
     with pytest.raises(InvalidArgument, match=r"mine exists already: take another name, or go on .*--resume"):
