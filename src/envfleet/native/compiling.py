@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from envfleet.native.numba_private import watch_files
+
 try:
     import numba
 except ImportError:
@@ -38,8 +40,6 @@ def compile_function(function: Function, files: Sequence[Path] = (), *, releases
     if numba is None:
         return function
     made = numba.njit(nogil=releases_gil, cache=True, fastmath=_FAST, error_model="numpy")(function)
-    cached = made._cache._cache_file  # noqa: SLF001  # numba looks only at the function's own file for changes
-    stamps = [file.stat().st_mtime for file in files]
-    cached._source_stamp = (cached._source_stamp, *_STAMPS, *stamps)  # noqa: SLF001
+    watch_files(made, [*_STAMPS, *(file.stat().st_mtime for file in files)])
     result: Function = made
     return result

@@ -22,6 +22,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from envfleet.kernels.numba_cpu import array_at, call_at
+from envfleet.kernels.numba_private import cpu_target
+from envfleet.native import numba_private
 from envfleet.native.products import help_until
 
 _system = ctypes.CDLL(None)
@@ -168,16 +170,9 @@ def _fill(function: Any, arguments: tuple[Any, ...]) -> tuple[_Form, NDArray[np.
     return _fill(function, arguments)
 
 
-def _address_of(function: Any, kinds: tuple[Any, ...]) -> int:
-    found = function.overloads[kinds]
-    address: int = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
-    return address
-
-
 def _make_form(function: Any, kinds: Any) -> _Form:
     function.compile(tuple(kinds))
-    context, result = function.targetctx, function.overloads[tuple(kinds)].signature.return_type
-    address = _address_of(function, tuple(kinds))
+    context, (address, result) = cpu_target.target_context, numba_private.find_code(function, tuple(kinds))
     sizes = [-(-context.get_abi_sizeof(context.get_value_type(kind)) // 8) for kind in (kinds, result)]
 
     def at(builder: Any, kind: Any, place: Any) -> Any:
@@ -186,7 +181,8 @@ def _make_form(function: Any, kinds: Any) -> _Form:
     @intrinsic
     def put(_context: Any, place: Any, values: Any) -> Any:
         def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            target.nrt.incref(builder, kinds, args[1])  # numba releases its view of an array when `write` returns
+            # numba releases its view of an array when `write` returns
+            numba_private.keep(target, builder, kinds, args[1])
             builder.store(args[1], at(builder, kinds, args[0]))
             return target.get_dummy_value()
 
@@ -195,7 +191,7 @@ def _make_form(function: Any, kinds: Any) -> _Form:
     @intrinsic
     def drop(_context: Any, place: Any) -> Any:
         def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            target.nrt.decref(builder, kinds, builder.load(at(builder, kinds, args[0])))
+            numba_private.release(target, builder, kinds, builder.load(at(builder, kinds, args[0])))
             return target.get_dummy_value()
 
         return types.void(place), generate
@@ -210,13 +206,11 @@ def _make_form(function: Any, kinds: Any) -> _Form:
     @intrinsic
     def call(_context: Any, place: Any, behind: Any) -> Any:
         def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            convention, values = target.call_conv, builder.load(at(builder, kinds, args[0]))
-            kind = convention.get_function_type(result, tuple(kinds)).as_pointer()
-            pointer = builder.inttoptr(target.get_constant(types.intp, address), kind)
+            values, pointer = builder.load(at(builder, kinds, args[0])), target.get_constant(types.intp, address)
             each = [builder.extract_value(values, number) for number in range(len(kinds))]
-            status, returned = convention.call_function(builder, pointer, result, tuple(kinds), each)
+            has_failed, returned = numba_private.call(target, builder, pointer, tuple(kinds), each, result)
             builder.store(returned, at(builder, result, args[1]))
-            return builder.zext(status.is_error, target.get_value_type(types.intp))
+            return builder.zext(has_failed, target.get_value_type(types.intp))
 
         return types.intp(place, behind), generate
 
@@ -224,7 +218,7 @@ def _make_form(function: Any, kinds: Any) -> _Form:
     entry = numba.njit(types.intp(types.intp))(lambda place: call(place, place + first))
     return _Form(
         entry,
-        _address_of(entry, (types.intp,)),
+        numba_private.find_code(entry, (types.intp,))[0],
         numba.njit(types.void(types.intp, kinds))(lambda place, arguments: put(place, arguments)),
         numba.njit(types.void(types.intp))(lambda place: drop(place)),
         numba.njit(result(types.intp))(lambda place: get(place + first)),

@@ -1,4 +1,4 @@
-"""Private parts of numba that kernels rely on are where they are sought; a new version of numba shows which moved."""
+"""Private parts of numba that we rely on are where they are sought; a new version of numba shows which moved."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from pathlib import Path
 
 import numba
 import pytest
-from numba.core import codegen, ir, types
+from numba.core import codegen, compiler, funcdesc, ir, types
 from numba.core.registry import cpu_target
+from numba.core.runtime.context import NRTContext
 
-from envfleet import kernels
+import envfleet
 from envfleet.kernels.machine_code import PartLibrary
 from envfleet.kernels.rules import Rules
+from envfleet.native import thread
 
-_KERNELS = Path(kernels.__file__).parent
+_SOURCE = Path(envfleet.__file__).parent
 _IMPORTED = [
     (node.module or "", name.name)
-    for node in ast.walk(ast.parse((_KERNELS / "numba_private.py").read_text("utf-8")))
+    for node in ast.walk(ast.parse((_SOURCE / "kernels" / "numba_private.py").read_text("utf-8")))
     if isinstance(node, ast.ImportFrom)
     for name in node.names
 ]
@@ -40,6 +42,11 @@ _PRIVATE = [
     *((cpu_target.target_context, name) for name in ("call_conv.return_status_propagate", "cast")),
     *((cpu_target.typing_context, name) for name in ("refresh", "_attributes", *Rules.ASKED)),
     *((types.Record, name) for name in ("has_titles", "typeof")),
+    *((thread._count, name) for name in ("_cache._cache_file._source_stamp", "overloads")),
+    *((compiler.CompileResult, name) for name in ("library", "fndesc", "signature")),
+    (funcdesc.FunctionDescriptor, "llvm_func_name"),
+    *((NRTContext, name) for name in ("incref", "decref")),
+    *((type(cpu_target.target_context), name) for name in ("nrt", "get_value_type", "get_abi_sizeof")),
 ]
 
 
@@ -48,7 +55,7 @@ def test_private_names_of_numba_are_where_they_are_imported_from(module: str, na
     try:
         getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        pytest.fail(f"numba {numba.__version__} moved {module}.{name}, which kernels need: {error}")
+        pytest.fail(f"numba {numba.__version__} moved {module}.{name}, which we need: {error}")
 
 
 @pytest.mark.parametrize(("owner", "name"), _PRIVATE, ids=[name for _, name in _PRIVATE])
@@ -56,10 +63,18 @@ def test_private_parts_of_numba_are_there(owner: object, name: str) -> None:
     try:
         attrgetter(name)(owner)
     except AttributeError:
-        pytest.fail(f"numba {numba.__version__} has no {name} in {owner!r}, which kernels need")
+        pytest.fail(f"numba {numba.__version__} has no {name} in {owner!r}, which we need")
 
 
 def test_one_module_imports_private_parts() -> None:
-    private = re.compile(r"(from|import) numba\.(core|np)\b|from numba import _")
-    found = [path.name for path in _KERNELS.rglob("*.py") if private.search(path.read_text("utf-8"))]
-    assert found == ["numba_private.py"]
+    assert _modules_with(r"(from|import) numba\.(core|np)\b|from numba import _") == ["kernels/numba_private.py"]
+
+
+def test_one_module_outside_kernels_uses_private_parts() -> None:
+    found = _modules_with(r"\._(cache|source_stamp)\b|\.(overloads|fndesc|targetctx|nrt|call_conv)\b")
+    assert [name for name in found if not name.startswith("kernels/")] == ["native/numba_private.py"]
+
+
+def _modules_with(private: str) -> list[str]:
+    paths = sorted(_SOURCE.rglob("*.py"))
+    return [str(path.relative_to(_SOURCE)) for path in paths if re.search(private, path.read_text("utf-8"))]
