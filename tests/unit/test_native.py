@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -125,3 +126,46 @@ def test_a_call_that_is_helped_returns_its_own_result() -> None:
     assert call_helped(scale, values, 2.0)[0] == 3 + 3
     _thread_of(os.getpid()).start([(scale, (values, 2.0))])
     assert call_helped(scale, values, 2.0)[0] == 3 + 3 * 3
+
+
+USES_TWICE = """
+from pathlib import Path
+from typing import NamedTuple
+from envfleet.native.compiling import compile_function
+
+class {name}(NamedTuple):
+    number: int
+
+@compile_function
+def double(given):
+    return 2 * given.number
+
+print(double({name}(4)))
+"""
+READ_ONLY = "from numba.core import caching; caching._CacheLocator.ensure_cache_path = lambda self: 1 / 0"
+
+
+def run_file(path: Path, text: str) -> tuple[str, str]:
+    path.write_text(text)
+    os.utime(path, (len(text), len(text)))  # another time for another text
+    command = [sys.executable, "-c", f"import {path.stem}"]
+    done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True)
+    return done.stdout, done.stderr
+
+
+def test_compiling_is_told_once_and_code_of_classes_that_are_gone_is_made_anew(tmp_path: Path) -> None:
+    told = "envfleet: compiling updates of agents (once, then cached) ...\n"
+    path = tmp_path / "own.py"
+    assert run_file(path, USES_TWICE.format(name="First")) == ("8\n", told)
+    assert run_file(path, USES_TWICE.format(name="First")) == ("8\n", "")
+    assert run_file(path, USES_TWICE.format(name="Another")) == ("8\n", told)
+
+
+def test_what_cannot_be_cached_is_compiled_in_every_process(tmp_path: Path) -> None:
+    program = READ_ONLY.replace("1 / 0", "(_ for _ in ()).throw(OSError)") + USES_TWICE.format(name="First")
+    out, told = run_file(tmp_path / "own.py", program)
+    assert out == "8\n"
+    assert told == (
+        "envfleet: compiling updates of agents (in every process: set NUMBA_CACHE_DIR to a folder that can be written) "
+        "...\n"
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envfleet.native.numba_private import watch_files
+from envfleet.native.numba_private import on_compile, watch_files
 
 try:
     import numba
@@ -28,6 +30,25 @@ def is_available() -> bool:
     return numba is not None
 
 
+class _Note:
+    """Says once that functions of this package are compiled, which takes a while."""
+
+    def __init__(self) -> None:
+        self.own: set[Any] = set()
+        self.how = "once, then cached"
+
+    def tell(self, function: Any) -> None:
+        """Say so if the function is one of them, and nothing was said yet."""
+        if function in self.own:
+            self.own.clear()
+            sys.stderr.write(f"envfleet: compiling updates of agents ({self.how}) ...\n")
+
+
+_note = _Note()
+if numba is not None:
+    on_compile(_note.tell)
+
+
 def compile_function(function: Function, files: Sequence[Path] = (), *, releases_gil: bool = False) -> Function:
     """Compile a function at its first call.
 
@@ -39,7 +60,13 @@ def compile_function(function: Function, files: Sequence[Path] = (), *, releases
     """
     if numba is None:
         return function
-    made = numba.njit(nogil=releases_gil, cache=True, fastmath=_FAST, error_model="numpy")(function)
-    watch_files(made, [*_STAMPS, *(file.stat().st_mtime for file in files)])
+    compile_it = functools.partial(numba.njit, nogil=releases_gil, fastmath=_FAST, error_model="numpy")
+    try:
+        made = compile_it(cache=True)(function)
+        watch_files(made, [*_STAMPS, *(file.stat().st_mtime for file in files)])
+    except RuntimeError:  # numba finds no folder that can be written
+        made = compile_it()(function)
+        _note.how = "in every process: set NUMBA_CACHE_DIR to a folder that can be written"
+    _note.own.add(made)
     result: Function = made
     return result

@@ -5,7 +5,7 @@ A test says which moved, and that no other module of this package uses any.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -17,7 +17,22 @@ def watch_files(function: Any, stamps: Sequence[float]) -> None:
         stamps: Times of the files' last changes.
     """
     cached = function._cache._cache_file  # noqa: SLF001  # private parts are what this module is for
-    cached._source_stamp = (cached._source_stamp, *stamps)  # noqa: SLF001  # likewise
+    # By the version, which is read first: what follows names classes that may be gone.
+    cached._version = repr((cached._version, cached._source_stamp, *stamps))  # noqa: SLF001  # likewise
+
+
+def on_compile(tell: Callable[[Any], None]) -> None:
+    """Call a function with each function that is about to be compiled."""
+    import numba
+
+    class _Listener(numba.core.event.Listener):
+        def on_start(self, event: Any) -> None:
+            tell(event.data["dispatcher"])
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    numba.core.event.register("numba:compile", _Listener())
 
 
 def find_code(function: Any, kinds: tuple[Any, ...]) -> tuple[int, Any]:
