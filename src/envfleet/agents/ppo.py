@@ -23,6 +23,7 @@ from envfleet.agents.means import Means
 from envfleet.agents.networks import ActorCritic
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.rollout import generalised_advantages
 from envfleet.kernels.rollouts.policies import MLP
 
 _PART = 1 << 16  # rows
@@ -83,38 +84,6 @@ class Lessons(NamedTuple):
     log_probs: Any
     advantages: Any
     goals: Any
-
-
-@torch.no_grad()
-def generalised_advantages(
-    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float,
-    lambda_: float,
-) -> Tensor:  # fmt: skip
-    """Estimate how much better every action was than expected (Schulman et al. 2016, arXiv:1506.02438, equation 16).
-
-    An episode that terminated has no value after its end; one that was truncated has the value of its last observation.
-    Either way nothing of the episode that follows is counted.
-
-    Args:
-        rewards: `(T, N)`.
-        values: Of the observations acted on, `(T, N)`.
-        next_values: Of what every action led to, `(T, N)`: where an episode ended, of its last observation, not of the
-            first one of the next episode.
-        terminated: bool `(T, N)`.
-        truncated: bool `(T, N)`.
-        gamma: Discount per step.
-        lambda_: 0 trusts the values alone, 1 the rewards alone.
-
-    Returns:
-        Advantages, `(T, N)`. Of steps that were resets they mean nothing, and nothing of them reaches other steps.
-    """
-    errors = rewards + gamma * torch.where(terminated, torch.zeros_like(next_values), next_values) - values
-    carried = gamma * lambda_ * (~(terminated | truncated)).to(errors.dtype)
-    advantages = torch.empty_like(errors)
-    following = torch.zeros_like(errors[0])
-    for step in range(len(errors) - 1, -1, -1):
-        following = torch.addcmul(errors[step], carried[step], following, out=advantages[step])
-    return advantages
 
 
 class PPO(SlabAgent[PPOConfig]):
@@ -204,24 +173,22 @@ class PPO(SlabAgent[PPOConfig]):
 
     def _judge(self, slab: Slab, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Advantages and returns of all steps, `(T * N,)` each."""
-        shape = slab.rewards.shape
-        values = self._values(inputs).view(shape)
-        next_values = torch.cat([values[1:], self._values(self._inputs(self.pack(slab.last_observations)))[None]])
+        values = self._values(inputs).reshape(slab.rewards.shape)
+        next_values = np.concatenate((values[1:], self._values(self._inputs(self.pack(slab.last_observations)))[None]))
         if len(slab.ended_steps):
-            places = (torch.from_numpy(slab.ended_steps), torch.from_numpy(slab.ended_rows))
-            next_values[places] = self._values(self._inputs(self.pack(slab.final_observations)))
-        rewards, terminated, truncated = (
-            torch.from_numpy(array).to(self.device) for array in (slab.rewards, slab.terminated, slab.truncated)
-        )
-        advantages = generalised_advantages(
-            rewards.float(), values, next_values, terminated, truncated,
-            gamma=self.config.gamma, lambda_=self.config.gae_lambda,
+            final_values = self._values(self._inputs(self.pack(slab.final_observations)))
+            next_values[slab.ended_steps, slab.ended_rows] = final_values
+        found = generalised_advantages(
+            slab.rewards.astype(np.float32), values, next_values, slab.terminated, slab.truncated,
+            gamma=self.config.gamma, gae_lambda=self.config.gae_lambda,
         )  # fmt: skip
-        return advantages.flatten(), (advantages + values).flatten()
+        advantages, returns = (torch.from_numpy(array).to(self.device).flatten() for array in found)
+        return advantages, returns
 
-    def _values(self, inputs: Tensor) -> Tensor:
+    def _values(self, inputs: Tensor) -> F32:
         raw = self._pass(self._network.raw_values, 1, inputs)
-        return self._network.value_moments.restore(raw.flatten())
+        values: F32 = self._network.value_moments.restore(raw.flatten()).cpu().numpy()
+        return values
 
     def _pass(self, network: Callable[[Tensor], Tensor], number: int, inputs: Tensor) -> Tensor:
         """Pass many rows through a network, or through that of this number among the compiled layers."""

@@ -101,21 +101,13 @@ class Rollout:
 
         Raises:
             InvalidArgument: There are no values.
-
-        Source: J. Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation" (2016).
         """
         if self.values is None or self.next_values is None:
             raise InvalidArgument("a rollout without values: roll out a network that has a critic, MLP(…, critic=…)")
-        names = ("rewards", "terminated", "truncated", "is_reset", "values", "next_values")
-        rewards, terminated, truncated, is_reset, values, next_values = (
-            np.asarray(getattr(self, one)) for one in names
-        )
-        deltas = rewards.astype(np.float32) + np.float32(gamma) * ~terminated * next_values - values
-        deltas[is_reset] = 0.0
-        weights = np.float32(gamma * gae_lambda) * ~(terminated | truncated | is_reset)
-        for t in range(len(deltas) - 2, -1, -1):
-            deltas[t] += weights[t] * deltas[t + 1]
-        return deltas, deltas + values
+        names = ("values", "next_values", "terminated", "truncated", "is_reset")
+        arrays = [np.asarray(getattr(self, name)) for name in names]
+        rewards = np.asarray(self.rewards).astype(np.float32)
+        return generalised_advantages(rewards, *arrays, gamma=gamma, gae_lambda=gae_lambda)
 
     @property
     def observations(self) -> Any:
@@ -126,6 +118,47 @@ class Rollout:
     def last_observations(self) -> Any:
         """Observations after the last step, `(N, …)`; a view."""
         return map_arrays(self.all_observations, lambda array: array[-1])
+
+
+def generalised_advantages(
+    rewards: NDArray[Any],
+    values: NDArray[Any],
+    next_values: NDArray[Any],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    is_reset: NDArray[np.bool_] | None = None,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Estimate how much better every action was than expected (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+
+    An episode that terminated has no value after its end; one that was truncated has the value of its last observation.
+    Either way nothing of the episode that follows is counted.
+
+    Args:
+        rewards: `(T, N)`, of the dtype of `values`.
+        values: Of the observations acted on, `(T, N)`.
+        next_values: Of what every action led to, `(T, N)`: where an episode ended, of its last observation, not of the
+            first one of the next episode.
+        terminated: `(T, N)`.
+        truncated: `(T, N)`.
+        is_reset: Steps that only reset a row, `(T, N)`, whose advantage is 0; without them, theirs mean nothing.
+        gamma: Discount per step.
+        gae_lambda: 0 trusts the values alone, 1 the rewards alone.
+
+    Returns:
+        Advantages and returns, `(T, N)` each.
+    """
+    advantages = rewards + np.where(terminated, 0, values.dtype.type(gamma) * next_values) - values
+    goes_on = ~(terminated | truncated)
+    if is_reset is not None:
+        advantages[is_reset] = 0
+        goes_on &= ~is_reset
+    weight = values.dtype.type(gamma * gae_lambda)
+    for t in range(len(advantages) - 2, -1, -1):
+        advantages[t] += np.where(goes_on[t], weight * advantages[t + 1], 0)
+    return advantages, advantages + values
 
 
 class Slabs(NamedTuple):

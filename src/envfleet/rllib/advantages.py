@@ -13,7 +13,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
-from envfleet.agents.ppo import generalised_advantages
+from envfleet.fleet.rollout import generalised_advantages
 from envfleet.rllib.passes import in_parts
 from envfleet.rllib.rollout import PackedRollout
 
@@ -66,12 +66,13 @@ class EstimateAdvantages(ConnectorV2):
         next_values = values[slab.start + num_envs : slab.stop + num_envs].clone().view(shape)
         places = torch.tensor(rollout.cut_steps), torch.tensor(rollout.cut_rows)
         next_values[places] = values[slab.stop + num_envs :][: len(rollout.cut_rows)]
-        estimated: Tensor = generalised_advantages(
+        given = (
             columns[Columns.REWARDS][slab].view(shape).double(), values[slab].view(shape), next_values,
             columns[Columns.TERMINATEDS][slab].view(shape), columns[Columns.TRUNCATEDS][slab].view(shape),
-            gamma=self._config.gamma, lambda_=self._config.lambda_,
         )  # fmt: skip
-        return estimated.flatten()
+        arrays = [tensor.cpu().numpy() for tensor in given]
+        estimated, _ = generalised_advantages(*arrays, gamma=self._config.gamma, gae_lambda=self._config.lambda_)
+        return torch.from_numpy(estimated).to(values.device).flatten()
 
     def _rows(self, is_sample: Tensor) -> Tensor | slice:
         """Return the rows of the batch to keep, in their order."""

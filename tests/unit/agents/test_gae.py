@@ -12,36 +12,34 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 import envfleet
 from envfleet.agents import PPO, Collector, PPOConfig, Slab
 from envfleet.agents.networks import RunningMoments
-from envfleet.agents.ppo import generalised_advantages
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.rollout import generalised_advantages
 
 
-def column(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)[:, None]
+def column(*values: float) -> NDArray[np.float64]:
+    return np.array(values, np.float64)[:, None]
 
 
-def flags(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.bool)[:, None]
+def flags(*values: int) -> NDArray[np.bool_]:
+    return np.array(values, np.bool_)[:, None]
 
 
 def test_constant_rewards_and_a_critic_that_knows() -> None:
     gamma, value = 0.9, 10.0  # 1 / (1 - 0.9)
-    values = torch.full((20, 3), value, dtype=torch.float64)
-    nobody = torch.zeros(20, 3, dtype=torch.bool)
-    found = generalised_advantages(
-        torch.ones(20, 3, dtype=torch.float64), values, values, nobody, nobody, gamma=gamma, lambda_=0.95
-    )
-    assert torch.allclose(found, torch.zeros_like(found), atol=1e-12)
+    values, nobody = np.full((20, 3), value), np.zeros((20, 3), np.bool_)
+    found, _ = generalised_advantages(np.ones((20, 3)), values, values, nobody, nobody, gamma=gamma, gae_lambda=0.95)
+    assert np.allclose(found, 0, atol=1e-12)
 
 
 def test_constant_errors_make_a_geometric_series() -> None:
     gamma, lambda_, steps = 0.99, 0.9, 30
-    zeros, nobody = torch.zeros(steps, 1, dtype=torch.float64), torch.zeros(steps, 1, dtype=torch.bool)
-    found = generalised_advantages(zeros + 1, zeros, zeros, nobody, nobody, gamma=gamma, lambda_=lambda_)
+    zeros, nobody = np.zeros((steps, 1)), np.zeros((steps, 1), np.bool_)
+    found, _ = generalised_advantages(zeros + 1, zeros, zeros, nobody, nobody, gamma=gamma, gae_lambda=lambda_)
     ratio = gamma * lambda_
     expected = [(1 - ratio ** (steps - t)) / (1 - ratio) for t in range(steps)]
     assert found[:, 0].tolist() == pytest.approx(expected)
@@ -58,9 +56,9 @@ def test_constant_errors_make_a_geometric_series() -> None:
 )
 def test_ends_with_rewards_alone(terminated: int, truncated: int, expected: list[float]) -> None:
     """With lambda 1 the advantage is the discounted sum of rewards up to the end, less the value."""
-    found = generalised_advantages(
+    found, _ = generalised_advantages(
         column(1, 1, 1), column(0, 0, 0), column(0, 8 if truncated or terminated else 0, 8),
-        flags(0, terminated, 0), flags(0, truncated, 0), gamma=0.5, lambda_=1.0,
+        flags(0, terminated, 0), flags(0, truncated, 0), gamma=0.5, gae_lambda=1.0,
     )  # fmt: skip
     assert found[0].tolist() == pytest.approx(expected)
     assert found[2].item() == pytest.approx(5.0)
@@ -197,7 +195,7 @@ def test_returns_change_the_scale_of_values_and_not_the_values() -> None:
     before = agent._values(inputs)
     for returns in (torch.linspace(50, 70, 10), torch.linspace(-100, 300, 10)):
         agent._network.take_returns(returns)
-        assert torch.allclose(agent._values(inputs), before, atol=1e-3)
+        assert np.allclose(agent._values(inputs), before, atol=1e-3)
     assert agent._network.value_moments.deviation.item() > 50
 
 
