@@ -31,6 +31,8 @@ def find_agent(kind: str, place: str) -> type[Agent[Any]]:
             f"{place} is {kind!r}, which is no class of agents: derive it from envfleet.agents.OffPolicyAgent, which "
             "learns from a replay buffer, or from SlabAgent, which learns from slabs"
         )
+    if missing := sorted(found.__abstractmethods__):
+        raise InvalidArgument(f"{place} is {kind!r}, which lacks the method {missing[0]}: write it")
     if not dataclasses.is_dataclass(getattr(found, "config_class", None)):
         raise InvalidArgument(
             f"{place} is {kind!r}, which has no config_class: set it to the dataclass of the agent's hyperparameters"

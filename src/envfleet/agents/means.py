@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 
@@ -27,10 +26,4 @@ class Means:
 
     def result(self) -> dict[str, float]:
         """Return the mean of every figure."""
-        return {name: _mean(values) for name, values in self._figures.items()}
-
-
-def _mean(values: list[Tensor | float]) -> float:
-    if not isinstance(values[0], Tensor):
-        return float(sum(values) / len(values))
-    return float(torch.stack([torch.as_tensor(value) for value in values]).mean())
+        return {name: sum(map(float, values)) / len(values) for name, values in self._figures.items()}

@@ -43,8 +43,13 @@ def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Modul
     if network is None and is_vector(packing):
         return nn.Identity(), packing.num_inputs
     encoder: nn.Module = PartEncoder(packing) if network is None else OwnEncoder(packing, network)
-    with torch.no_grad():
-        features = encoder(torch.zeros(2, packing.num_inputs))
+    try:
+        with torch.no_grad():
+            features = encoder(torch.zeros(2, packing.num_inputs))
+    except Exception as error:  # whatever a module of the user's own may raise
+        raise InvalidArgument(
+            f"network={network!r} failed on a batch of 2 observations of {packing.original}: {error}"
+        ) from error
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
         found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
         raise InvalidArgument(

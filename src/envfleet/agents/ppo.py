@@ -171,7 +171,7 @@ class PPO(SlabAgent[PPOConfig]):
         self.num_transitions += count
         return figures
 
-    def _judge(self, slab: Slab, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _judge(self, slab: Slab, inputs: Tensor) -> tuple[Tensor, ...]:
         """Advantages and returns of all steps, `(T * N,)` each."""
         values = self._values(inputs).reshape(slab.rewards.shape)
         next_values = np.concatenate((values[1:], self._values(self._inputs(self.pack(slab.last_observations)))[None]))
@@ -182,8 +182,7 @@ class PPO(SlabAgent[PPOConfig]):
             slab.rewards.astype(np.float32), values, next_values, slab.terminated, slab.truncated,
             gamma=self.config.gamma, gae_lambda=self.config.gae_lambda,
         )  # fmt: skip
-        advantages, returns = (torch.from_numpy(array).to(self.device).flatten() for array in found)
-        return advantages, returns
+        return tuple(torch.from_numpy(array).to(self.device).flatten() for array in found)
 
     def _values(self, inputs: Tensor) -> F32:
         raw = self._pass(self._network.raw_values, 1, inputs)

@@ -341,11 +341,7 @@ def agent_config(config: RunConfig) -> Any:
     try:
         made = TypeAdapter(config_class).validate_python(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "".join(f".{part}" for part in first["loc"][:1])
-        reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        given = f" is {first['input']!r}" if place else ""
-        raise InvalidArgument(f"agent.hyperparameters{place}{given}: {reason}") from None
+        raise InvalidArgument("; ".join(map(_hyperparameter, error.errors(include_url=False)))) from None
     network = getattr(made, "network", None)
     if network is not None:
         find_own(network, "agent.hyperparameters.network")
@@ -355,6 +351,12 @@ def agent_config(config: RunConfig) -> Any:
             "nothing is learned before the replay buffer holds a batch"
         )
     return made
+
+
+def _hyperparameter(problem: Mapping[str, Any]) -> str:
+    place = "".join(f".{part} is {problem['input']!r}" for part in problem["loc"][:1])
+    reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"agent.hyperparameters{place}: {reason}"
 
 
 def _values(config: RunConfig, accepted: list[str]) -> dict[str, Any]:

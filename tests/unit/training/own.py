@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.agents import Agent
+from envfleet.agents import Agent, SlabAgent
 from envfleet.training.events import Event, Observer
 
 
@@ -67,6 +67,10 @@ class Notes(Observer):
 
 made: list[Notes] = []
 closed: list[Notes] = []
+
+
+class Unfinished(SlabAgent[Any]):
+    """An agent that cannot learn yet."""
 
 
 class Idle(Agent[Any]):

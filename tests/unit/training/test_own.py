@@ -107,6 +107,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no name": ({"type": f"{OWN}:Nothing"}, {}, r"agent.type is '.*:Nothing', but .* has no attribute 'Nothing'"),
     "no agent": ({"type": f"{OWN}:Notes"}, {}, r"agent.type is '.*:Notes', which is no class of agents: derive"),
     "no learner": ({"type": f"{OWN}:Idle"}, {}, r"agent.type is '.*:Idle', which is no class of agents"),
+    "no method": ({"type": f"{OWN}:Unfinished"}, {}, r"agent.type is '.*:Unfinished', which lacks the method _act: "),
     "unknown": ({"type": "SACK"}, {}, r"agent.type is 'SACK', expected one of 'SAC', .*, or 'module:Name'"),
     "hyperparameter": (
         {"type": "own_agents:Reinforce", "hyperparameters": {"gama": 0.9}}, {},
@@ -115,6 +116,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "batches": (
         {"type": "own_agents:Reinforce"}, {"hyperparameters": {"batch_size": 8}},
         r"hyperparameters.batch_size is 8, but own_agents:Reinforce has none: leave it out",
+    ),
+    "two hyperparameters": (
+        {"type": "PPO", "hyperparameters": {"learning_rate": "fast", "num_epochs": "all"}}, {},
+        r"agent.hyperparameters.learning_rate is 'fast': .*; agent.hyperparameters.num_epochs is 'all': ",
     ),
     "network": (
         {"type": "PPO", "hyperparameters": {"network": f"{OWN}:nothing"}}, {},

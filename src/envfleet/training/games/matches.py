@@ -70,10 +70,9 @@ def open_fleet(env: Any, num_envs: int, options: Mapping[str, Any] | None = None
     """Make a fleet to play whole games in: compiled if it can be, else by options, without any in this process."""
     if names_kernel(env):
         return envfleet.make(env, num_envs, backend="kernel", **env_kwargs)
-    chosen = {"backend": "serial", **(options or {})}
-    if "workers" in chosen:
-        chosen["workers"] = min(chosen["workers"], num_envs)
-    return envfleet.make(env, num_envs, **chosen, **env_kwargs)
+    chosen = {"backend": "serial", "num_envs": num_envs, "workers": 1, **(options or {})}
+    fitting = {name: min(chosen[name], num_envs) for name in ("num_envs", "workers")}
+    return envfleet.make(env, **{**chosen, **fitting}, **env_kwargs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -40,15 +40,9 @@ class Watched:
 
 
 def examine(
-    agent: Agent[Any],
-    pool: SnapshotPool,
-    *,
-    config: RunConfig,
-    game: Game | None,
-    seed: int,
-    look: Callable[[], None] = lambda: None,
-    **how: Any,
-) -> Examination:
+    agent: Agent[Any], pool: SnapshotPool, *, config: RunConfig, game: Game | None, seed: int,
+    options: Mapping[str, Any] | None = None, look: Callable[[], None] = lambda: None,
+) -> Examination:  # fmt: skip
     """Evaluate an agent without exploration: in games for two against opponents and its snapshots, else by its return.
 
     Opponents are the game's scripted players, or a random one if it has none, and those of the configuration that are
@@ -60,16 +54,16 @@ def examine(
         config: Of the run.
         game: What is played; `None` in environments for one.
         seed: Of all games.
+        options: Of `envfleet.make`, for what is not compiled.
         look: Called before each step; what it raises ends the evaluation.
-        **how: `num_envs` and `options` of `Rink` and `evaluate_returns`.
     """
     watched = Watched(agent, look)
     training, place = config.training, config.curriculum.phases[0].environment
     if game is None:
         episodes = max(training.eval_games, 2)
-        found = evaluate_alone(watched, place, episodes=episodes, seed=seed, **how).figures()
+        found = evaluate_alone(watched, place, episodes=episodes, seed=seed, options=options).figures()
         return Examination(results={NOBODY: found}, score=found["mean_return"])
-    rink = Rink(game=game, settings=place.settings, **how)
+    rink = Rink(game=game, settings=place.settings, options=options or {})
 
     def meet(opponents: Mapping[str, Player], games: int) -> dict[str, Evaluation]:
         return {

@@ -268,30 +268,22 @@ class Trainer:
         """Evaluate the agent as it is, and keep it if it is the best so far; stopped in between, it stays due."""
         self._watch.start()
         self.tally.is_examination_due = True
-        game, seed = self._arena.game, self._games_seed
+        plan, asked = self._arena.fleet.plan, self.options
+        options = {"num_envs": asked.num_envs, "workers": plan.num_workers, "on_failure": asked.on_failure}
         with contextlib.suppress(_Stopped):
-            found = examine(self.agent, self._pool, config=self.config, game=game, seed=seed, **self._how_to_examine())
-            self._take_examination(found)
+            found = examine(
+                self.agent, self._pool, config=self.config, game=self._arena.game, seed=self._games_seed,
+                options={"backend": plan.backend, **options}, look=self._look,
+            )  # fmt: skip
+            is_best = self.tally.take_examination(found)
+            self._tell(events.Evaluated, is_best=is_best, **vars(found))
+            if is_best and self._folder is not None:
+                self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
-
-    def _how_to_examine(self) -> dict[str, Any]:
-        """Return how evaluations run what is not compiled: as the run does."""
-        plan, num_envs = self._arena.fleet.plan, self.options.num_envs
-        if plan.backend in {"kernel", "remote"}:
-            return {"look": self._look}
-        options = {"backend": plan.backend, "on_failure": self.options.on_failure}
-        workers = {} if plan.backend == "serial" else {"workers": plan.num_workers}
-        return {"look": self._look, "num_envs": num_envs, "options": options | workers}
 
     def _look(self) -> None:
         if self._should_stop():
             raise _Stopped
-
-    def _take_examination(self, found: events.Examination) -> None:
-        is_best = self.tally.take_examination(found)
-        self._tell(events.Evaluated, is_best=is_best, **vars(found))
-        if is_best and self._folder is not None:
-            self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
 
     def save(self) -> None:
         """Write a checkpoint, if the run has a folder."""
