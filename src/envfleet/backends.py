@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import secrets
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ def build_process(blueprint: Blueprint, reason: str) -> Engine:
         )
     from envfleet.workers.transports.process import ProcessTransport
 
+    _refuse_in_import()
     return _build(blueprint, reason, ProcessTransport)
 
 
@@ -65,9 +67,29 @@ def build_ray(blueprint: Blueprint, reason: str) -> Engine:
         raise MissingDependency(
             f"backend=\"ray\" needs Ray, which cannot be imported here ({error}): pip install 'envfleet[ray]'"
         ) from error
+    _refuse_in_import()
     with cluster.held():  # so that one that is started to be counted is still there for the fleet
         make_transport = functools.partial(make_ray, blueprint.options)
         return _build(blueprint, reason, make_transport, count=blueprint.options.workers or num_cpus())
+
+
+def _refuse_in_import() -> None:
+    """Refuse workers for a module that a worker imports: they would import it too, and start more, endlessly.
+
+    Raises:
+        InvalidArgument: This is a worker process that imports a module.
+    """
+    from envfleet.workers.transports.forkserver import run_job
+
+    frames = [frame for frame, _ in traceback.walk_stack(None)]
+    ends = [index for index, frame in enumerate(frames) if frame.f_code is run_job.__code__]
+    for frame in frames[: ends[0]] if ends else ():
+        if frame.f_code.co_name == "<module>":
+            raise InvalidArgument(
+                f"the module {frame.f_globals['__name__']} makes a fleet when it is imported, and each worker that "
+                "imports it would make another one: make the fleet in a function, or under "
+                '`if __name__ == "__main__":`'
+            )
 
 
 def _build(blueprint: Blueprint, reason: str, make_transport: MakeTransport, count: int | None = None) -> Engine:

@@ -50,6 +50,35 @@ def test_unguarded_main(tmp_path: Path, way: str) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, EXPECTED, "")
 
 
+MODULE = """
+import gymnasium as gym
+import envfleet
+
+class E(gym.Env):
+    observation_space = action_space = gym.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+fleet = envfleet.make(ENV, 1, backend="process", workers=1)
+fleet.close()
+print("made", __name__)
+"""
+
+
+@pytest.mark.parametrize("env", ["E", "lambda: __import__('fleets_at_import').E()", "'fleets_at_import:E'"])
+def test_a_module_that_makes_a_fleet_when_it_is_imported(tmp_path: Path, env: str) -> None:
+    """Its workers import it as well: without an end, if each of them made a fleet again."""
+    (tmp_path / "fleets_at_import.py").write_text(MODULE.replace("ENV", env))
+    command = [sys.executable, "-c", "import fleets_at_import"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=tmp_path, check=False)
+    assert result.stderr.splitlines()[-1] == (
+        "envfleet.errors.InvalidArgument: the module fleets_at_import makes a fleet when it is imported, and each "
+        "worker that imports it would make another one: make the fleet in a function, or under "
+        '`if __name__ == "__main__":`'
+    )
+    assert result.returncode == 1
+
+
 def test_classes_as_a_notebook_defines_them(tmp_path: Path) -> None:
     """Cells compiled one by one into __main__ without a file, from a thread with an event loop, as Jupyter does."""
     code = f"""

@@ -140,6 +140,8 @@ class Server:
         try:
             return self._seat.requests.get(worker)
         except Exception as error:
+            if verb is Verb.BUILD and isinstance(error, EnvfleetError):  # of a module that was imported for it
+                raise
             kind = EnvfleetError if verb is Verb.RESET else InvalidArgument  # others may have been reset by now
             raise kind(
                 f"what was passed cannot be read in worker {worker} ({type(error).__name__}: {error}): pass "

@@ -70,7 +70,7 @@ def _fork(fds: list[int], ends: dict[int, int], control_fd: int) -> None:
         _refuse(fds, error.errno or 1)
         return
     if pid == 0:
-        _run(job, [end, *others], [control_fd, *ends.values()])
+        run_job(job, [end, *others], [control_fd, *ends.values()])
     ends[pid] = end
     _send(end, pid)
     for fd in (job, *others):
@@ -99,7 +99,7 @@ def _reap(ends: dict[int, int]) -> None:
             os.close(end)
 
 
-def _run(job: int, fds: list[int], foreign: list[int]) -> Never:
+def run_job(job: int, fds: list[int], foreign: list[int]) -> Never:
     """Be the worker: take on what the owner looks like, and do the job."""
     code = 1
     try:
