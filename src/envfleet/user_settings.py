@@ -21,8 +21,12 @@ def find_setting(name: str) -> str | None:
     return os.environ.get(name) or (dotenv_values(path).get(name) if path else None) or None
 
 
-def find_token(given: str | None) -> str:
+def find_token(given: str | None, option: str = "token=…") -> str:
     """Return the token to use: the one that is given, else that of `ENVFLEET_TOKEN`.
+
+    Args:
+        given: The token, if there is one.
+        option: How it is given, for the message that it is missing.
 
     Raises:
         InvalidArgument: There is none, or it cannot be one.
@@ -30,7 +34,7 @@ def find_token(given: str | None) -> str:
     token = given or find_setting(TOKEN)
     if not token:
         raise InvalidArgument(
-            f"no token: pass token=…, or put {TOKEN}=… into the environment or a file .env; whoever runs the service "
+            f"no token: pass {option}, or put {TOKEN}=… into the environment or a file .env; whoever runs the service "
             "makes one with `envfleet token create NAME`"
         )
     if not token.isascii() or not token.isprintable() or " " in token:

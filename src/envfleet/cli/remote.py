@@ -38,7 +38,7 @@ def status(
     from envfleet.remote.service_link import ServiceLink
     from envfleet.user_settings import find_token
 
-    with contextlib.closing(ServiceLink(url, find_token(token), patience_s=10.0)) as link:
+    with contextlib.closing(ServiceLink(url, find_token(token, "--token TOKEN"), patience_s=10.0)) as link:
         if watch is None:
             make_console().print(_dashboard(link))
             return

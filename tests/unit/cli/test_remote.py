@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from envfleet.cli.app import app
 from envfleet.cli.remote import _dashboard
 from envfleet.errors import WireError
 
@@ -23,6 +27,14 @@ class FakeLink:
 
     def get(self, path: str) -> Any:
         return self.answers[path]
+
+
+def test_a_missing_token_is_asked_for_by_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ENVFLEET_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["status", "http://127.0.0.1:9"])
+    assert result.exit_code == 2
+    assert "no token: pass --token TOKEN, or put ENVFLEET_TOKEN=" in re.sub(r"[\s│]+", " ", result.output)
 
 
 @pytest.mark.parametrize(
