@@ -160,6 +160,23 @@ def test_builders_that_return_something_else(backend: Backend, name: str) -> Non
         assert caught.value.env_index == 1
 
 
+class _NoSpaces(CountingEnv):
+    def __init__(self, name: str, value: Any) -> None:
+        super().__init__()
+        delattr(self, name)
+        if value is not None:
+            setattr(self, name, value)
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_an_environment_without_a_space(backend: Backend, name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^_NoSpaces has no {name}: set it in __init__$"):
+        backend([functools.partial(_NoSpaces, name, None)] * 2)
+    said = rf"^_NoSpaces has the {name} \(4,\), expected a gymnasium.Space: set it in __init__$"
+    with pytest.raises(InvalidArgument, match=said):
+        backend([functools.partial(_NoSpaces, name, (4,))] * 2)
+
+
 # ------------------------------------------------------------------------------------------------ use after close
 
 

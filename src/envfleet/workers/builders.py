@@ -33,13 +33,13 @@ class EnvBuilder:
             seed: Replaces the builder's own seed, for a sub-environment that is built again.
 
         Raises:
-            InvalidArgument: The callable returned something else than a Gymnasium environment.
+            InvalidArgument: The callable returned something else than a Gymnasium environment, or one without spaces.
         """
         args = () if self.seed is None else (self.seed if seed is None else seed,)
         env: Any = self.function(*args, **{name: shared[name] for name in self.shared_names})
         if isinstance(env, gym.Env):
-            found: gym.Env[Any, Any] = env
-            return found
+            _check_spaces(env)
+            return env
         if isinstance(env, gym.vector.VectorEnv):
             hint = "a vector environment cannot be a sub-environment: return a single one"
         elif env is None:
@@ -51,3 +51,11 @@ class EnvBuilder:
         else:
             hint = "return a gymnasium.Env"
         raise InvalidArgument(f"the callable returned {type(env).__name__}, expected a gymnasium.Env; {hint}")
+
+
+def _check_spaces(env: gym.Env[Any, Any]) -> None:
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gym.Space):
+            what = f"no {name}" if space is None else f"the {name} {space!r}, expected a gymnasium.Space"
+            raise InvalidArgument(f"{type(env.unwrapped).__name__} has {what}: set it in __init__")
