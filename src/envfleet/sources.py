@@ -70,13 +70,9 @@ class Blueprint:
             limit = kwargs.pop("max_episode_steps", source.max_episode_steps)
             make = functools.partial(_make_kernel_env, source, limit, **kwargs)
             return (EnvBuilder(make, shared_names=names),) * self.num_envs
-        if kwargs:
-            name = min(kwargs)
-            raise InvalidArgument(
-                f"unknown option {name}={kwargs[name]!r} of make(); bind arguments of a callable with "
-                f"functools.partial: {advise(name, _OPTIONS)}"
-            )
         functions: list[Any] = list(source) if isinstance(source, Sequence) else [source] * self.num_envs
+        if kwargs:
+            raise InvalidArgument(_explain_keywords(functions[0], kwargs))
         read: dict[int, tuple[bool, tuple[str, ...]]] = {}
         builders = []
         for index, function in enumerate(functions):
@@ -255,6 +251,18 @@ def _accepted(spec: EnvSpec) -> list[str] | None:
     if parameters is None or any(one.kind is one.VAR_KEYWORD for one in parameters):
         return None
     return [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+
+
+def _explain_keywords(function: Any, kwargs: Mapping[str, Any]) -> str:
+    """Return what to say of keywords beside a callable."""
+    name, called = min(kwargs), getattr(function, "__name__", "")
+    written = (f"**{value!r}" if key in _WHOLE_DICT else f"{key}={value!r}" for key, value in kwargs.items())
+    remedy = f"pass functools.partial({', '.join((called if called.isidentifier() else 'env', *written))})"
+    advice = advise(name, _OPTIONS)
+    return (
+        f"unknown option {name}={kwargs[name]!r} of make(), which takes arguments of ids and kernels only: "
+        f"{f'{advice} Else {remedy}' if advice.endswith('?') else remedy}"
+    )
 
 
 def advise(name: str, known: Iterable[str]) -> str:

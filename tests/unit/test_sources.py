@@ -98,9 +98,24 @@ def test_a_misspelt_number_is_named() -> None:
         envfleet.make("CartPole-v1", num_env=8)
 
 
-def test_keyword_arguments_need_an_id() -> None:
-    with pytest.raises(InvalidArgument, match=r"unknown option lenght=3 of make\(\); bind arguments"):
-        envfleet.make(CountingEnv, 2, lenght=3)
+@pytest.mark.parametrize(
+    ("source", "keywords", "advice"),
+    [
+        (CountingEnv, {"size": 3, "vary": True}, "pass functools.partial(CountingEnv, size=3, vary=True)"),
+        ([CountingEnv] * 2, {"size": 3}, "pass functools.partial(CountingEnv, size=3)"),
+        ("envfleet.testing.envs:CountingEnv", {"size": 3}, "pass functools.partial(CountingEnv, size=3)"),
+        (lambda size=3: CountingEnv(size), {"size": 4}, "pass functools.partial(env, size=4)"),
+        (CountingEnv, {"env_kwargs": {"size": 3}}, "pass functools.partial(CountingEnv, **{'size': 3})"),
+        (CountingEnv, {"workerz": 2}, "did you mean workers? Else pass functools.partial(CountingEnv, workerz=2)"),
+    ],
+)
+def test_keyword_arguments_need_an_id(source: Any, keywords: dict[str, Any], advice: str) -> None:
+    name, value = next(iter(keywords.items()))
+    with pytest.raises(InvalidArgument) as caught:
+        envfleet.make(source, 2, **keywords)
+    assert str(caught.value) == (
+        f"unknown option {name}={value!r} of make(), which takes arguments of ids and kernels only: {advice}"
+    )
 
 
 @pytest.mark.parametrize(
