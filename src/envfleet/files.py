@@ -1,15 +1,19 @@
-"""Files that are written as a whole or not at all: readers see the old one or the new one."""
+"""Files that are written as a whole or not at all: readers see the old one or the new one. And JSON that is read."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from envfleet.errors import InvalidArgument
 
 NO_ROOM = {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
 """Errors of a disk that is full, or of what one may have of it."""
@@ -85,3 +89,21 @@ def check_writable(path: str | Path) -> None:
     except OSError as error:
         error.filename = str(path)
         raise
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        advice: What to do if there is none.
+
+    Raises:
+        InvalidArgument: It cannot be read, or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error

@@ -47,9 +47,7 @@ def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Modul
         with torch.no_grad():
             features = encoder(torch.zeros(2, packing.num_inputs))
     except Exception as error:  # whatever a module of the user's own may raise
-        raise InvalidArgument(
-            f"network={network!r} failed on a batch of 2 observations of {packing.original}: {error}"
-        ) from error
+        raise InvalidArgument(f"network={network!r} failed on 2 observations of {packing.original}: {error}") from error
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
         found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
         raise InvalidArgument(

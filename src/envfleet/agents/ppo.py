@@ -184,10 +184,9 @@ class PPO(SlabAgent[PPOConfig]):
         )  # fmt: skip
         return tuple(torch.from_numpy(array).to(self.device).flatten() for array in found)
 
-    def _values(self, inputs: Tensor) -> F32:
+    def _values(self, inputs: Tensor) -> NDArray[Any]:
         raw = self._pass(self._network.raw_values, 1, inputs)
-        values: F32 = self._network.value_moments.restore(raw.flatten()).cpu().numpy()
-        return values
+        return self._network.value_moments.restore(raw.flatten()).cpu().numpy()
 
     def _pass(self, network: Callable[[Tensor], Tensor], number: int, inputs: Tensor) -> Tensor:
         """Pass many rows through a network, or through that of this number among the compiled layers."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import re
 import reprlib
@@ -20,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 from pydantic_core import ErrorDetails
 
 from envfleet.errors import InvalidArgument
+from envfleet.files import read_json
 from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.registry import AGENTS, find_own
 from envfleet.training.events import find_observers
@@ -228,24 +228,6 @@ def read_config(source: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig
     return parse_config(read_json(path, advice), str(path))
 
 
-def read_json(path: Path, advice: str) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: The file.
-        advice: What to do if there is none.
-
-    Raises:
-        InvalidArgument: It cannot be read, or is no JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
-    except ValueError as error:
-        raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error
-
-
 def config_for(env: str, agent: str, transitions: int, env_kwargs: Mapping[str, Any] | None = None) -> RunConfig:
     """Make the configuration of an agent with its defaults in one environment; games for two it plays against itself.
 
@@ -355,8 +337,9 @@ def agent_config(config: RunConfig) -> Any:
 
 def _hyperparameter(problem: Mapping[str, Any]) -> str:
     place = "".join(f".{part} is {problem['input']!r}" for part in problem["loc"][:1])
-    reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"agent.hyperparameters{place}: {reason}"
+    return f"agent.hyperparameters{place}: {problem['msg']}".replace("Value error, ", "").replace(
+        "Input should be", "expected"
+    )
 
 
 def _values(config: RunConfig, accepted: list[str]) -> dict[str, Any]:

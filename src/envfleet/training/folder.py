@@ -17,9 +17,9 @@ import torch
 
 from envfleet.agents import Agent, saving
 from envfleet.errors import InvalidArgument
-from envfleet.files import write_whole
+from envfleet.files import read_json, write_whole
 from envfleet.machine import cpu_model, version_of, whole_cores
-from envfleet.training.config import RunConfig, parse_config, read_json
+from envfleet.training.config import RunConfig, parse_config
 
 BEST = "best.pt"
 RESUME_FILE = "resume.pt"

@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console
 
 from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
-from envfleet.files import write_whole
-from envfleet.training.config import RunConfig, RunOptions, change_config, read_config, read_json
+from envfleet.files import read_json, write_whole
+from envfleet.training.config import RunConfig, RunOptions, change_config, read_config
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.folder import RESUME_FILE, reserve
 from envfleet.training.records.figures import new_figure, save_figure, style

@@ -228,7 +228,7 @@ def test_a_network_that_is_none_is_refused() -> None:
         ("scales", r"network is 'scales', expected 'module:name'"),
         (f"{__name__}:NO_MODULE", r"network is '.*:NO_MODULE', a int, which cannot be called"),
         ("builtins:repr", r"made a str, expected a torch.nn.Module"),
-        (f"{__name__}:too_wide", r"too_wide' failed on a batch of 2 observations of Box\(.*\): mat1 and mat2 shapes"),
+        (f"{__name__}:too_wide", r"too_wide' failed on 2 observations of Box\(.*\): mat1 and mat2 shapes"),
         (f"{__name__}:flawed", r"returned shape \(2, 1, 3\) for a batch of 2 observations, expected .*: flatten"),
     ):
         with pytest.raises(InvalidArgument, match=match):

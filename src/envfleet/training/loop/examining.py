@@ -22,26 +22,31 @@ POOL = "pool"
 _SNAPSHOTS = 3  # that an evaluation plays against
 
 
+class Stopped(Exception):
+    """Somebody asks to stop in the middle of an evaluation."""
+
+
 class Watched:
-    """Acts as a policy does, and calls a function before each step, which may raise.
+    """Acts as a policy does, until somebody asks to stop.
 
     Args:
         policy: Who acts.
-        look: The function.
+        should_stop: Asked before each step.
     """
 
-    def __init__(self, policy: Policy, look: Callable[[], None]) -> None:
-        self._policy, self._look = policy, look
+    def __init__(self, policy: Policy, should_stop: Callable[[], bool]) -> None:
+        self._policy, self._should_stop = policy, should_stop
 
     def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
-        """Choose actions for observations."""
-        self._look()
+        """Choose actions for observations; raises `Stopped`."""
+        if self._should_stop():
+            raise Stopped
         return self._policy.act_batch(observations, deterministic=deterministic)
 
 
 def examine(
     agent: Agent[Any], pool: SnapshotPool, *, config: RunConfig, game: Game | None, seed: int,
-    options: Mapping[str, Any] | None = None, look: Callable[[], None] = lambda: None,
+    options: Mapping[str, Any] | None = None, should_stop: Callable[[], bool] = lambda: False,
 ) -> Examination:  # fmt: skip
     """Evaluate an agent without exploration: in games for two against opponents and its snapshots, else by its return.
 
@@ -55,9 +60,12 @@ def examine(
         game: What is played; `None` in environments for one.
         seed: Of all games.
         options: Of `envfleet.make`, for what is not compiled.
-        look: Called before each step; what it raises ends the evaluation.
+        should_stop: Asked before each step.
+
+    Raises:
+        Stopped: Somebody asked to stop.
     """
-    watched = Watched(agent, look)
+    watched = Watched(agent, should_stop)
     training, place = config.training, config.curriculum.phases[0].environment
     if game is None:
         episodes = max(training.eval_games, 2)

@@ -22,7 +22,7 @@ from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig, RunOptions
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import Tally
-from envfleet.training.loop.examining import examine
+from envfleet.training.loop.examining import Stopped, examine
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.opponents.opponents import entries_of, needs_pool
 from envfleet.training.opponents.pool import SnapshotPool
@@ -30,10 +30,6 @@ from envfleet.training.phases import Environment
 
 _LEARNED_EVERY = 1_000  # transitions
 _PROGRESS_EVERY_S = 1.0
-
-
-class _Stopped(Exception):
-    """Somebody asks to stop in the middle of an evaluation."""
 
 
 class Trainer:
@@ -270,20 +266,16 @@ class Trainer:
         self.tally.is_examination_due = True
         plan, asked = self._arena.fleet.plan, self.options
         options = {"num_envs": asked.num_envs, "workers": plan.num_workers, "on_failure": asked.on_failure}
-        with contextlib.suppress(_Stopped):
+        with contextlib.suppress(Stopped):
             found = examine(
                 self.agent, self._pool, config=self.config, game=self._arena.game, seed=self._games_seed,
-                options={"backend": plan.backend, **options}, look=self._look,
+                options={"backend": plan.backend, **options}, should_stop=self._should_stop,
             )  # fmt: skip
             is_best = self.tally.take_examination(found)
             self._tell(events.Evaluated, is_best=is_best, **vars(found))
             if is_best and self._folder is not None:
                 self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
-
-    def _look(self) -> None:
-        if self._should_stop():
-            raise _Stopped
 
     def save(self) -> None:
         """Write a checkpoint, if the run has a folder."""
