@@ -244,11 +244,8 @@ def config_for(env: str, agent: str, transitions: int, env_kwargs: Mapping[str, 
     phase = {"name": "train", "transitions": transitions, "environment": place.model_dump()}
     if place.find_game() is not None:
         phase["opponent"] = {"type": "self_play"}
-    content = {
-        "curriculum": {"phases": [phase]},
-        "training": {"warmup_steps": min(Training().warmup_steps, transitions // 10)},
-        "agent": {"type": agent},
-    }
+    warmup = min(Training().warmup_steps, transitions // 10)
+    content = {"curriculum": {"phases": [phase]}, "training": {"warmup_steps": warmup}, "agent": {"type": agent}}
     return parse_config(content, f"the configuration of {agent} in {env}")
 
 
@@ -337,9 +334,8 @@ def agent_config(config: RunConfig) -> Any:
 
 def _hyperparameter(problem: Mapping[str, Any]) -> str:
     place = "".join(f".{part} is {problem['input']!r}" for part in problem["loc"][:1])
-    return f"agent.hyperparameters{place}: {problem['msg']}".replace("Value error, ", "").replace(
-        "Input should be", "expected"
-    )
+    reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"agent.hyperparameters{place}: {reason}"
 
 
 def _values(config: RunConfig, accepted: list[str]) -> dict[str, Any]:
