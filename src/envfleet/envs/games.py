@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
+from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
 from envfleet.adapters.pettingzoo_game import Duel
@@ -193,6 +194,35 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
         )
     probe.close()
     return Game(source, bound) if hasattr(probe, "possible_agents") else None
+
+
+def check_spaces(
+    player: Any, name: str, place: str, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> None:
+    """Refuse a player that was trained on other spaces than it is to play with.
+
+    Args:
+        player: Its `observation_space` and `action_space` are compared, as far as they are spaces.
+        name: Of the player.
+        place: Who has the spaces.
+        observation_space: Of one sub-environment, or of one player of a game.
+        action_space: Likewise.
+
+    Raises:
+        InvalidArgument: A shape or a number of values differs; the message names all spaces.
+    """
+    trained = [getattr(player, kind, None) for kind in ("observation_space", "action_space")]
+    for one, other in zip(trained, (observation_space, action_space), strict=True):
+        if isinstance(one, gym.Space) and _size_of(one) != _size_of(other):
+            raise InvalidArgument(
+                f"{name} was trained on observations {trained[0]} and actions {trained[1]}, {place} has observations "
+                f"{observation_space} and actions {action_space}: pass one that was trained there, or say what this "
+                "one plays (`env=`, `rink=`, on the command line --env)"
+            )
+
+
+def _size_of(space: gym.Space[Any]) -> tuple[Any, int]:
+    return space.shape, flatdim(space) if space.is_np_flattenable else 0
 
 
 @functools.cache

@@ -11,7 +11,8 @@ import pytest
 from gymnasium import spaces
 from tests.unit.training.still import Still
 
-from envfleet.agents import SAC, SACConfig
+from envfleet.agents import DDDQN, PPO, SAC, ActionTable, SACConfig
+from envfleet.envs.games import check_spaces
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation import Score, evaluate, evaluate_returns
 from envfleet.training.games.matches import Rink, play
@@ -94,6 +95,31 @@ def test_a_kernel_is_played_compiled() -> None:
 def test_one_episode_says_nothing() -> None:
     with pytest.raises(InvalidArgument, match="1 episodes, expected 2 or more"):
         evaluate_returns(Leaning(), "CartPole-v1", episodes=1)
+
+
+@pytest.mark.parametrize(("env", "found"), [("Pendulum-v1", "(3,)"), ("CartPole-v1", "(4,)")])
+def test_an_agent_of_another_environment_is_refused_with_both_spaces(env: str, found: str) -> None:
+    agent, place = PPO(spaces.Box(-1, 1, (4,)), spaces.Discrete(3), seed=0), gymnasium.make(env)
+    with pytest.raises(InvalidArgument) as caught:
+        evaluate_returns(agent, env, episodes=2)
+    assert found in str(place.observation_space)
+    assert str(caught.value) == (
+        "the agent was trained on observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(3), the environment "
+        f"has observations {place.observation_space} and actions {place.action_space}: pass one that was trained "
+        "there, or say what this one plays (`env=`, `rink=`, on the command line --env)"
+    )
+
+
+def test_an_agent_sees_the_parts_that_it_was_trained_on() -> None:
+    views = [spaces.Dict(pole=spaces.Box(-1, 1, (size,)), cart=spaces.Discrete(2)) for size in (3, 4)]
+    move: spaces.Space[Any] = spaces.Discrete(2)
+    agent = PPO(views[0], move)
+    with pytest.raises(InvalidArgument, match="mia was trained on observations Dict"):
+        check_spaces(agent, "mia", "it", views[1], move)
+    check_spaces(agent, "mia", "it", views[0], move)
+    ranged = DDDQN(spaces.Box(-2, 2, (4,), np.float64), ActionTable([[-1.0], [1.0]]))
+    check_spaces(ranged, "mia", "it", spaces.Box(-1, 1, (4,)), spaces.Box(-2, 2, (1,)))
+    check_spaces(Leaning(), "leaning", "it", spaces.Graph(spaces.Box(-1, 1, (4,)), None), move)
 
 
 class Endless(gymnasium.Env[Any, Any]):

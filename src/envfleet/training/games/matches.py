@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import envfleet
 from envfleet.agents.packing import Packing
-from envfleet.envs.games import Game, known_game
+from envfleet.envs.games import Game, check_spaces, known_game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
@@ -259,6 +259,9 @@ class Table:
     """
 
     def __init__(self, fleet: Fleet, games: Games, players: Sequence[Seated], game: Game | None) -> None:
+        if game is None:
+            spaces = fleet.single_observation_space, fleet.single_action_space
+            check_spaces(players[0].policy, "the agent", "the environment", *spaces)
         self._fleet, self._games, self._game = fleet, games, game
         self.seating = Seating(len(games), fleet.num_envs)
         self._scripts = [player.script for player in players]

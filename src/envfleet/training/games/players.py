@@ -13,9 +13,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import load_agent
-from envfleet.agents.agent import Agent
 from envfleet.agents.randomness import Random
-from envfleet.envs.games import RANDOM, Game, known_game
+from envfleet.envs.games import RANDOM, Game, check_spaces, known_game
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 from envfleet.training.phases import DEFAULT_GAME
@@ -170,11 +169,7 @@ def seat_player(
     else:
         agent, shown = player, name or str(getattr(player, "name", type(player).__name__))
     _check_acts(agent)
-    if isinstance(agent, Agent) and agent.observation_space.shape != game.observation_space.shape:
-        raise InvalidArgument(
-            f"{shown} sees observations of shape {agent.observation_space.shape}, a player of {game.name} sees "
-            f"{game.observation_space.shape}: pass an agent that was trained on {game.name}, or the `rink=` of its game"
-        )
+    check_spaces(agent, shown, f"a player of {game.name}", game.observation_space, game.action_space)
     return Seated(shown, policy=cast(Policy, agent))
 
 

@@ -167,6 +167,13 @@ def test_players_are_found(tmp_path: Any) -> None:
     assert seat_player(BasicOpponent(weak=False)).script == 2
 
 
+class Numbers:
+    """Acts by numbers."""
+
+    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
+        return np.zeros(len(observations), np.int64)
+
+
 @pytest.mark.parametrize(
     ("player", "said"),
     [
@@ -174,9 +181,10 @@ def test_players_are_found(tmp_path: Any) -> None:
         (3, "a player of type int has no act_batch"),
         (
             PPO(spaces.Box(-1, 1, (3,)), MOVE),
-            "PPO sees observations of shape \\(3,\\), a player of hockey sees \\(18,\\)",
+            r"PPO was trained on observations Box\(.*, \(3,\), .*, a player of hockey has .*, \(18,\)",
         ),
-        (PPO(VIEW, spaces.Discrete(3)), "a player returned actions of shape \\(1,\\), expected \\(1, 4\\)"),
+        (PPO(VIEW, spaces.Discrete(3)), r"and actions Discrete\(3\), a player of hockey has .* and actions Box\("),
+        (Numbers(), r"a player returned actions of shape \(1,\), expected \(1, 4\)"),
     ],
 )
 def test_who_cannot_play_is_told_so(player: Any, said: str) -> None:
