@@ -180,6 +180,11 @@ class OutOfMemory(EnvfleetError, MemoryError):
     code = "out_of_memory"
 
 
+def after_steps(count: int) -> str:
+    """Return how far an episode is, in words."""
+    return f"after {count} step{'' if count == 1 else 's'}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Failure:
     """A failure of one sub-environment, as plain values that always pickle.
@@ -233,7 +238,7 @@ class Failure:
     @property
     def place(self) -> str:
         """Description of what it was doing in which episode."""
-        episode = "" if self.step is None else f", step {self.step} of its episode"
+        episode = "" if self.step is None else f" {after_steps(self.step)} of its episode"
         seed = "" if self.seed is None else f", last seeded with {self.seed}"
         action = "" if self.action is None else f", last action {self.action}"
         return f"{self.verb}{episode}{seed}{action}"

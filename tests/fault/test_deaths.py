@@ -45,7 +45,9 @@ def test_worker_ends_itself(fault: str, when: When) -> None:
         assert (error.worker, error.env_indices, error.exitcode) == (0, (0, 1), exitcode)
         assert error.env_index == FAULTY
         assert words in str(error)
-        assert "0 at step 0, last seeded with 0; 1 at step 0, last seeded with 1" in str(error) or when == "reset"
+        assert (
+            "0 after 0 steps, last seeded with 0; 1 after 0 steps, last seeded with 1" in str(error) or when == "reset"
+        )
         assert 'Pass on_failure="restart"' in str(error)
         with pytest.raises(FleetBroken) as broken:
             fleet.step(actions(1))

@@ -233,7 +233,8 @@ def test_replay_file(backend: Backend, tmp_path: Path, monkeypatch: pytest.Monke
     report = replay(path, announced.append)
     assert report.reproduced
     assert "PlainError" in report.text
-    assert "after 3 steps" in announced[0]
+    assert "PlainError in step after 3 steps of its episode: " in announced[0]
+    assert "failed in step after 3 steps of its episode, last seeded with 6" in str(caught.value)
 
 
 def test_replay_of_a_later_episode(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,7 +340,7 @@ class WorkersEngine(seam.Engine):
     def _describe_rows(self, rows: range) -> str:
         status = self._episodes.status()
         seeds = [f", last seeded with {self._seeds[row]}" if self._seeds[row] is not None else "" for row in rows]
-        told = [f"{row} at step {status.lengths[row]}{seed}" for row, seed in zip(rows, seeds, strict=True)]
+        told = [f"{row} {errors.after_steps(status.lengths[row])}{seed}" for row, seed in zip(rows, seeds, strict=True)]
         return "; ".join(told[:8]) + (" …" if len(told) > 8 else "")
 
     # ----------------------------------------------------------------------------------------------- requests

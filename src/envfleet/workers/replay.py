@@ -17,7 +17,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
-from envfleet.errors import EnvfleetError, Failure
+from envfleet.errors import EnvfleetError, Failure, after_steps
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.workers.builders import EnvBuilder
 from envfleet.workers.env_checks import explain_result, read_reset
@@ -127,8 +127,9 @@ class ReplayRecord:
 
     def describe(self) -> str:
         """Return what happened."""
-        steps, message = max(len(self.actions) - 1, 0), self.message.partition("\n")[0]
-        return f"sub-environment {self.env_index}: {self.type_name} in {self.verb} after {steps} steps: {message}"
+        after = f" {after_steps(len(self.actions) - 1)} of its episode" if self.actions else ""
+        message = self.message.partition("\n")[0]
+        return f"sub-environment {self.env_index}: {self.type_name} in {self.verb}{after}: {message}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def test_tracebacks_begin_in_the_code_that_raised() -> None:
     assert error.__cause__ is not None
     assert error.__cause__.__traceback__ is not None
     assert error.__cause__.__traceback__.tb_frame.f_code.co_filename == __file__
+
+
+def test_steps_are_counted_before_the_one_that_failed() -> None:
+    failure = error_of(RaisingEnv).failures[0]
+    assert failure.place.startswith("step after 0 steps of its episode, last seeded with 0")
+    assert dataclasses.replace(failure, step=1).place.startswith("step after 1 step of its episode")
 
 
 def test_what_the_fleet_found_out_itself_has_none() -> None:
