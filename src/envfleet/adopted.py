@@ -57,6 +57,7 @@ class AdoptedEngine(Engine):
             autoreset_mode=self._mode,
             observation_space=self._batched_space,
             env_spec=spec if isinstance(spec, EnvSpec) else None,
+            env_name=kind,
             render_mode=getattr(vector_env, "render_mode", None),
             metadata=metadata,
             has_partial_steps=False,

@@ -15,7 +15,7 @@ from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.options import Options, read_autoreset_mode, read_options
 from envfleet.registry import BACKENDS
-from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, refuse_retired
+from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, name_source, refuse_retired
 
 
 def make(  # the front door: every option is keyword-only
@@ -126,9 +126,12 @@ def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwar
         raise InvalidArgument(f"batch_size={options.batch_size}: pass a whole number from 1 to num_envs={num_envs}")
     blueprint = Blueprint(source, num_envs, options, env_kwargs)
     if options.backend == "auto":
-        return choose_engine(blueprint)
-    refuse_meaningless(options, options.backend)
-    return build_engine(blueprint, options.backend, "as asked for")
+        engine = choose_engine(blueprint)
+    else:
+        refuse_meaningless(options, options.backend)
+        engine = build_engine(blueprint, options.backend, "as asked for")
+    engine.traits = dataclasses.replace(engine.traits, env_name=name_source(env))
+    return engine
 
 
 def adopt(vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> Fleet:

@@ -152,6 +152,17 @@ def find_callable(source: str) -> Callable[..., Any] | None:
     return found if callable(found) and name not in gym.registry else None
 
 
+def name_source(source: Any) -> str:
+    """Return what an environment is called that is given as to `make`."""
+    if isinstance(source, (str, EnvSpec)):
+        return source if isinstance(source, str) else source.id
+    function = source[0] if isinstance(source, Sequence) else source
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", "<lambda>").rpartition("<locals>.")[2]
+    return "custom environment" if name == "<lambda>" else name
+
+
 def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
     """Return whether a callable takes a seed, and which shared data it takes."""
     if isinstance(function, gym.Env):

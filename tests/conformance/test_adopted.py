@@ -44,7 +44,8 @@ def test_does_what_it_did(make: Any) -> None:
     own, returns, lengths = make(), np.zeros(NUM_ENVS), np.zeros(NUM_ENVS, np.int64)
     with envfleet.adopt(make(), record_episodes=True) as fleet:
         assert f"adopted a {type(own).__name__}".split()[-1] in fleet.plan.reason
-        assert repr(fleet).startswith("<Fleet ")
+        name = type(own).__name__ if fleet.spec is None else fleet.spec.id
+        assert repr(fleet).startswith(f"<Fleet {name}: ")
         assert not mismatches(own.reset(seed=5)[0], fleet.reset(seed=5)[0])
         fleet.action_space.seed(0)
         has_ended, kept = np.zeros(NUM_ENVS, np.bool_), []

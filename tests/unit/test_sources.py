@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet.envs.classic.cartpole import CartPole
 from envfleet.errors import InvalidArgument
 from envfleet.options import Options
 from envfleet.sources import Blueprint, count_envs
@@ -261,6 +262,35 @@ def test_a_name_may_be_that_of_a_callable_in_a_module() -> None:
     with envfleet.make("envfleet.testing.envs:CountingEnv", num_envs=2, backend="serial") as fleet:
         assert isinstance(fleet.reset(seed=0), tuple)
         assert fleet.num_envs == 2
+
+
+class _Outer:
+    class Inner(CountingEnv):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("envfleet.testing.envs:CountingEnv", "envfleet.testing.envs:CountingEnv"),
+        (_Outer.Inner, "_Outer.Inner"),
+        ([functools.partial(CountingEnv, 3)] * 2, "CountingEnv"),
+        (lambda: CountingEnv(), "custom environment"),  # noqa: PLW0108
+        (lambda: gym.make("CartPole-v1"), "CartPole-v1"),
+        (CartPole, "CartPole"),
+    ],
+)
+def test_a_fleet_shows_the_name_of_its_environment(source: Any, name: str) -> None:
+    with envfleet.make(source, 2, backend="serial") as fleet:
+        assert repr(fleet).startswith(f"<Fleet {name}: 2 sub-environments, serial")
+
+
+def test_a_local_class_is_shown_by_its_own_name() -> None:
+    class Local(CountingEnv):
+        pass
+
+    with envfleet.make(Local, 1, backend="serial") as fleet:
+        assert "<Fleet Local: 1 sub-environment" in repr(fleet)
 
 
 @pytest.mark.parametrize(

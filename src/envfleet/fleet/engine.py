@@ -65,6 +65,7 @@ class Traits:
         autoreset_mode: When an ended episode is followed by the next one.
         observation_space: Batched; by default batched from the single one.
         env_spec: Gymnasium's spec, if the environment has one.
+        env_name: What the environment is called if it has none.
         render_mode: How sub-environments render.
         metadata: Of the environment.
         device: Where returned arrays live, `"cpu"` or `"cuda"`.
@@ -83,6 +84,7 @@ class Traits:
     autoreset_mode: AutoresetMode
     observation_space: gym.Space[Any] | None = None
     env_spec: Any = None
+    env_name: str = "custom environment"
     render_mode: str | None = None
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     device: str = "cpu"

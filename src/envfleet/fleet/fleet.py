@@ -442,7 +442,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         return {worker.index: worker.stack for worker in self.engine.look(stacks=True).workers}
 
     def __repr__(self) -> str:
-        name = self.spec.id if self.spec is not None else "custom environment"
+        name = self.spec.id if self.spec is not None else self.engine.traits.env_name
         count = "1 sub-environment" if self.num_envs == 1 else f"{self.num_envs:,} sub-environments"
         where = self.engine.describe()
         return f"<{type(self).__name__} {name}: {count}, {where}, {self.autoreset_mode.name}, {self._state.value}>"

@@ -94,6 +94,7 @@ class RemoteEngine(seam.Engine):
             single_action_space=self._actions.space,
             autoreset_mode=AutoresetMode[described["autoreset_mode"]],
             env_spec=gym.registry.get(self.env_id),  # the service's environment may not be installed here
+            env_name=self.env_id,
             render_mode=render_mode,
             metadata={"render_modes": [] if render_mode is None else [render_mode]},
             has_objects=False,

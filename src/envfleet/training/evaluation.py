@@ -24,6 +24,7 @@ import envfleet
 from envfleet.agents import load_agent
 from envfleet.envs.games import Game, known_games
 from envfleet.errors import InvalidArgument
+from envfleet.sources import name_source
 from envfleet.training.folder import agents_in
 from envfleet.training.games.matches import Rink, Table, open_fleet, plan_episodes, play
 from envfleet.training.games.players import Player, Policy, Seated, seat_player
@@ -266,7 +267,7 @@ def evaluate_returns(
     played = plan_episodes(episodes, seed)
     with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
         Table(fleet, played, [Seated("", policy=policy)], None).play_all()
-    returns, name = played.returns, env if isinstance(env, str) else repr(env)
+    returns, name = played.returns, name_source(env)
     mean, reach = float(returns.mean()), _Z_95 * float(returns.std(ddof=1)) / episodes**0.5
     low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())
     return MeanReturn(name, seed, episodes, mean, (mean - reach, mean + reach), low, high, length)

@@ -140,4 +140,4 @@ def test_an_episode_without_end_is_cut_and_does_not_hold_up_an_evaluation(monkey
     monkeypatch.setattr("envfleet.training.games.matches.MOST_STEPS", 30)
     with pytest.warns(RuntimeWarning, match="had no end after 30 steps"):
         found = evaluate_returns(Leaning(), Endless, episodes=5, num_envs=2)
-    assert (found.mean, found.low, found.high, found.mean_length) == (30.0, 30.0, 30.0, 30.0)
+    assert (found.env, found.mean, found.low, found.high, found.mean_length) == ("Endless", 30.0, 30.0, 30.0, 30.0)

@@ -137,12 +137,6 @@ class Arena:
         self._views = 1 + has_both_sides  # players of a game whom the learner may be
         self.num_seats, self.seats = self.num_envs * self._views, self._every
 
-    @property
-    def plan(self) -> str:
-        """Return where the sub-environments run, in a few words."""
-        spec = self.fleet.spec
-        return f"{spec.id if spec is not None else 'custom environment'}, {self.fleet.plan.describe()}"
-
     # ------------------------------------------------------------------ phases and resets
 
     def begin_phase(self, phase: Phase, entries: Sequence[Entry] = ()) -> None:

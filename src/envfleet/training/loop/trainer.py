@@ -211,13 +211,15 @@ class Trainer:
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
         self._watch.speed(self.transitions)
+        fleet = self._arena.fleet
+        name = self._place.id if fleet.spec is None else fleet.spec.id
         updates = "compiled updates" if self.agent.is_compiled else f"updates by torch on {self.agent.device}"
         self._tell(
             events.Began,
             run_name="run" if self._folder is None else self._folder.name,
             agent=self.agent.name,
             num_envs=self.options.num_envs,
-            plan=f"{self._arena.plan}, {updates}",
+            plan=f"{name}, {fleet.plan.describe()}, {updates}",
             phases=tuple(phase.name for phase in self.tally.phases),
             folder=None if self._folder is None else self._folder.path,
         )

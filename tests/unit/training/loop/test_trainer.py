@@ -390,6 +390,15 @@ def test_gymnasium_ids_may_name_the_module_that_registers_them() -> None:
     assert trained(config_of({"transitions": 4}, env="gymnasium:CartPole-v1")).transitions == 4
 
 
+@pytest.mark.parametrize(
+    ("env", "name"), [(f"{HERE}:Cliff", f"{HERE}:Cliff"), ("gymnasium:CartPole-v1", "CartPole-v1")]
+)
+def test_a_run_names_its_environment(env: str, name: str) -> None:
+    watcher = Watcher()
+    trained(config_of({"transitions": 4}, env=env), 2, watcher)
+    assert watcher.of(Began)[0].plan.startswith(f"{name}, serial, ")
+
+
 def test_observers_are_closed_where_the_last_part_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise InvalidArgument("no snapshots")
