@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import iterate
+from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 import envfleet
@@ -75,7 +75,7 @@ class Contender(abc.ABC):
 class _LoopRunner:
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         self._envs = envs
-        self._action_space = envs[0].action_space
+        self._action_space = batch_space(envs[0].action_space, len(envs))
 
     def step(self, actions: Any) -> int:
         rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self._action_space, actions)

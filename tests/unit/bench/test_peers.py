@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.unit.bench.fakes import NULL
 
@@ -15,9 +16,11 @@ from envfleet.bench.contenders import (
     EnvPool,
     GymnasiumVector,
     StableBaselines3,
+    _LoopRunner,
 )
 from envfleet.bench.measure import draw_actions, measure_rate
 from envfleet.bench.workloads import resolve
+from envfleet.testing import CountingEnv
 
 # Episodes of 200 steps in lockstep: after 402 vector steps a next-step fleet has spent two on resets.
 STEPS, NUM_ENVS = 402, 2
@@ -40,6 +43,37 @@ def test_transitions(contender, expected):
         assert sum(runner.step(actions) for _ in range(STEPS)) == expected
     finally:
         runner.close()
+
+
+class Checks(CountingEnv):
+    """Takes actions of its space alone."""
+
+    def __init__(self, space):
+        super().__init__()
+        self.action_space = space
+
+    def step(self, action):
+        assert action in self.action_space
+        return super().step(0)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=2),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Dict(move=spaces.Discrete(3), push=spaces.Box(-1, 1, (2,)), more=spaces.Tuple([spaces.MultiBinary(2)])),
+        spaces.Tuple([spaces.Discrete(2), spaces.Dict(name=spaces.Text(4))]),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_the_bare_loop_takes_actions_of_any_space(space):
+    envs = [Checks(space) for _ in range(3)]
+    for index, env in enumerate(envs):
+        env.reset(seed=index)
+    runner = _LoopRunner(envs)
+    for actions in draw_actions(space, 3)[:5]:
+        assert runner.step(actions) == 3
 
 
 def test_transitions_of_stable_baselines3():
