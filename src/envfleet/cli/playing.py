@@ -274,10 +274,12 @@ def _rink(place: Environment, game: Game, mode: str | None) -> Rink:
 @contextlib.contextmanager
 def _opened(place: Environment, game: Game | None, mode: str | None, render_mode: str) -> Iterator[gym.Env[Any, Any]]:
     """Open the environment in which games are shown."""
-    from envfleet.envs.keyboard import load_pygame
+    from envfleet.envs.keyboard import load_pygame, require_display
 
     if render_mode == "rgb_array":
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a film is silent: open no sound device
+    else:
+        require_display()
     unseen = () if render_mode == "rgb_array" else (load_pygame().error,)
     try:
         if game is None:

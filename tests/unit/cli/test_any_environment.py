@@ -96,6 +96,21 @@ def test_without_pygame_the_commands_say_what_to_install(
     assert "pip install 'envfleet[hockey]'" in re.sub(r"[\s│]+", " ", result.output)
 
 
+@pytest.mark.parametrize("player", ["agent.pt", "champion"])
+def test_what_nobody_would_see_is_not_played(player: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SDL_VIDEODRIVER", "SDL_VIDEO_DRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pygame.display, "init", lambda: None)
+    monkeypatch.setattr(pygame.display, "get_driver", lambda: "offscreen")
+    cart = CartPoleEnv()
+    PPO(cart.observation_space, cart.action_space, num_envs=1, seed=1).save(tmp_path / "agent.pt")
+    monkeypatch.chdir(tmp_path)
+    env = ["--env", "CartPole-v1"] if player == "agent.pt" else []
+    result = CliRunner().invoke(app, ["watch", player, *env, "--games", "1"])
+    assert result.exit_code == 2, result.output
+    assert "no window can be opened here (there is no display)" in re.sub(r"[\s│]+", " ", result.output)
+
+
 def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -> None:
     run = trained(fetch(shaping="fetch:nearer"), tmp_path)
     episodes = pl.read_csv(run / "episodes.csv")
