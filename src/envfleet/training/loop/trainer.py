@@ -299,8 +299,10 @@ class Trainer:
             try:
                 if self.tally.examined_at != self.transitions:
                     self.evaluate()
-            finally:
+            except Exception:
                 self.save()
+                raise
+            self.save()
         self._tell_progress()
         self._tell(events.Ended, reason=reason, elapsed_s=self._watch.elapsed_s, times=self.times)
 
