@@ -88,6 +88,7 @@ class Bounds(nn.Module):
 
     Args:
         space: The box.
+        takes: What whose actions these are takes, for the error that refuses the space.
 
     Raises:
         InvalidArgument: It is no box of floats, or not bounded.
@@ -96,13 +97,12 @@ class Bounds(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
+    def __init__(
+        self, space: spaces.Space[Any] | ActionTable, takes: str = "SAC and TD3 take a bounded Box of floats"
+    ) -> None:
         super().__init__()
         if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f" or not space.is_bounded():
-            raise InvalidArgument(
-                f"the action space is {space}, expected a bounded Box of floats: take DDDQN or PPO for Discrete, "
-                "and bound a Box with a wrapper (gymnasium.wrappers.TransformAction)"
-            )
+            raise _misfit(space, takes)
         self.shape: tuple[int, ...] = space.shape
         self.size = int(np.prod(self.shape))
         self._low, self._high, self._dtype = space.low, space.high, space.dtype
@@ -159,9 +159,14 @@ def choices_of(space: spaces.Space[Any] | ActionTable) -> ActionTable:
         return space
     if isinstance(space, spaces.Discrete):
         return DiscreteChoices(space)
-    raise InvalidArgument(
-        f"the action space is {space}, expected Discrete or an ActionTable: pass ActionTable(actions) to choose from a "
-        "few continuous actions"
+    raise _misfit(space, "DDDQN takes Discrete, or hockey's table of actions, or in a program an ActionTable")
+
+
+def _misfit(space: spaces.Space[Any] | ActionTable, takes: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the action space is {space}, {takes}: take another agent, or change the space in a wrapper "
+        "(gymnasium.wrappers.TransformAction) that bounds a Box, or numbers the combinations of MultiDiscrete or "
+        "MultiBinary as one Discrete"
     )
 
 
@@ -210,7 +215,7 @@ class SquashedPolicy:
     """
 
     def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
-        self.best = Bounds(space)
+        self.best = Bounds(space, "PPO takes Discrete or a bounded Box of floats")
         self.num_outputs = self.best.size
 
     def draw(self, outputs: Tensor, log_std: Tensor, generator: torch.Generator | None) -> NDArray[Any]:

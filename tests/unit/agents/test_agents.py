@@ -355,10 +355,6 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
     assert PPOConfig(max_grad_norm=None).max_grad_norm is None
     with pytest.raises(dataclasses.FrozenInstanceError):
         SACConfig().gamma = 0.9  # type: ignore[misc]
-    with pytest.raises(InvalidArgument, match="expected Discrete or an ActionTable"):
-        DDDQN(OBSERVATIONS, TORQUE)
-    with pytest.raises(InvalidArgument, match="expected a bounded Box of floats"):
-        SAC(OBSERVATIONS, OBSERVATIONS)
     with pytest.raises(
         InvalidArgument, match=r"is Dict\('mission': Text\(.*\)\), expected Box, Discrete, .*: leave other parts out"
     ):
@@ -369,6 +365,33 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
         TABLE.indices(np.full((1, 4), 0.3))
     with pytest.raises(InvalidArgument, match="no action twice"):
         ActionTable([[1.0], [1.0]])
+
+
+UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,))
+BUTTONS = spaces.MultiDiscrete([3, 3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "space", "takes"),
+    [
+        (PPO, BUTTONS, "PPO takes Discrete or a bounded Box of floats"),
+        (PPO, spaces.MultiBinary(2), "PPO takes Discrete or a bounded Box of floats"),
+        (PPO, spaces.Dict(push=TORQUE), "PPO takes Discrete or a bounded Box of floats"),
+        (PPO, UNBOUNDED, "PPO takes Discrete or a bounded Box of floats"),
+        (SAC, spaces.Discrete(2), "SAC and TD3 take a bounded Box of floats"),
+        (TD3, BUTTONS, "SAC and TD3 take a bounded Box of floats"),
+        (DDDQN, TORQUE, "DDDQN takes Discrete, or hockey's table of actions, or in a program an ActionTable"),
+        (DDDQN, BUTTONS, "DDDQN takes Discrete, or hockey's table of actions, or in a program an ActionTable"),
+    ],
+)
+def test_action_spaces_that_an_agent_does_not_have(kind: Any, space: Any, takes: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        kind(OBSERVATIONS, space)
+    assert str(caught.value) == (
+        f"the action space is {space}, {takes}: take another agent, or change the space in a wrapper "
+        "(gymnasium.wrappers.TransformAction) that bounds a Box, or numbers the combinations of MultiDiscrete or "
+        "MultiBinary as one Discrete"
+    )
 
 
 def test_images_reach_networks_scaled() -> None:
