@@ -67,7 +67,7 @@ class Rink:
 
 
 def open_fleet(env: Any, num_envs: int, options: Mapping[str, Any] | None = None, **env_kwargs: Any) -> Fleet:
-    """Make a fleet to play whole games in: compiled if it can be, else by options, without any in this process."""
+    """Make a fleet to play whole games in: compiled if it can be, else by options; without them in this process."""
     if names_kernel(env):
         return envfleet.make(env, num_envs, backend="kernel", **env_kwargs)
     chosen = {"backend": "serial", "num_envs": num_envs, "workers": 1, **(options or {})}
