@@ -164,7 +164,7 @@ def choices_of(space: spaces.Space[Any] | ActionTable) -> ActionTable:
 
 def _misfit(space: spaces.Space[Any] | ActionTable, takes: str) -> InvalidArgument:
     return InvalidArgument(
-        f"the action space is {space}, {takes}: take another agent, or change the space in a wrapper "
+        f"the action space is {space}, but {takes}: take another agent, or change the space in a wrapper "
         "(gymnasium.wrappers.TransformAction) that bounds a Box, or numbers the combinations of MultiDiscrete or "
         "MultiBinary as one Discrete"
     )

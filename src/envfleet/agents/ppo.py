@@ -179,7 +179,7 @@ class PPO(SlabAgent[PPOConfig]):
             final_values = self._values(self._inputs(self.pack(slab.final_observations)))
             next_values[slab.ended_steps, slab.ended_rows] = final_values
         found = generalised_advantages(
-            slab.rewards.astype(np.float32), values, next_values, slab.terminated, slab.truncated,
+            slab.rewards.astype(np.float32), values, next_values, slab.terminated, slab.truncated, slab.is_reset,
             gamma=self.config.gamma, gae_lambda=self.config.gae_lambda,
         )  # fmt: skip
         return tuple(torch.from_numpy(array).to(self.device).flatten() for array in found)

@@ -126,7 +126,7 @@ def generalised_advantages(
     next_values: NDArray[Any],
     terminated: NDArray[np.bool_],
     truncated: NDArray[np.bool_],
-    is_reset: NDArray[np.bool_] | None = None,
+    is_reset: NDArray[np.bool_],
     *,
     gamma: float,
     gae_lambda: float,
@@ -143,7 +143,7 @@ def generalised_advantages(
             first one of the next episode.
         terminated: `(T, N)`.
         truncated: `(T, N)`.
-        is_reset: Steps that only reset a row, `(T, N)`, whose advantage is 0; without them, theirs mean nothing.
+        is_reset: Steps that only reset a row, `(T, N)`, whose advantage is 0.
         gamma: Discount per step.
         gae_lambda: 0 trusts the values alone, 1 the rewards alone.
 
@@ -151,11 +151,8 @@ def generalised_advantages(
         Advantages and returns, `(T, N)` each.
     """
     advantages = rewards + np.where(terminated, 0, values.dtype.type(gamma) * next_values) - values
-    goes_on = ~(terminated | truncated)
-    if is_reset is not None:
-        advantages[is_reset] = 0
-        goes_on &= ~is_reset
-    weight = values.dtype.type(gamma * gae_lambda)
+    advantages[is_reset] = 0
+    goes_on, weight = ~(terminated | truncated | is_reset), values.dtype.type(gamma * gae_lambda)
     for t in range(len(advantages) - 2, -1, -1):
         advantages[t] += np.where(goes_on[t], weight * advantages[t + 1], 0)
     return advantages, advantages + values

@@ -140,7 +140,8 @@ def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
     left, apart, along, right, down, across, result, beside, rows, columns, inner = product
     first = number * TILE_COLUMNS
     count = min(TILE_COLUMNS, columns - first)
-    tile, made = memory[-TILE_ROWS * TILE_COLUMNS :], np.int64(memory[-TILE_ROWS * TILE_COLUMNS :].ctypes.data)
+    tile = memory[-TILE_ROWS * TILE_COLUMNS :]
+    made = np.int64(tile.ctypes.data)
     for begin in range(0, inner, _MOST_SUMMED):
         height, corner = min(_MOST_SUMMED, inner - begin), right + 4 * (begin * down + first * across)
         source = corner, down

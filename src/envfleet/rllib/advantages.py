@@ -70,7 +70,8 @@ class EstimateAdvantages(ConnectorV2):
             columns[Columns.REWARDS][slab].view(shape).double(), values[slab].view(shape), next_values,
             columns[Columns.TERMINATEDS][slab].view(shape), columns[Columns.TRUNCATEDS][slab].view(shape),
         )  # fmt: skip
-        arrays = [tensor.cpu().numpy() for tensor in given]
+        nobody = np.zeros(shape, np.bool_)  # what a reset would get is no sample
+        arrays = [*(tensor.cpu().numpy() for tensor in given), nobody]
         estimated, _ = generalised_advantages(*arrays, gamma=self._config.gamma, gae_lambda=self._config.lambda_)
         return torch.from_numpy(estimated).to(values.device).flatten()
 

@@ -250,7 +250,7 @@ def _make_named(base: Path, name: str) -> Path:
     try:
         path.mkdir(parents=True)
     except FileExistsError:
-        way_on = "delete that folder, whose run left nothing to go on with"
+        way_on = "delete that folder: its run saved nothing to go on with"
         if (path / RESUME_FILE).is_file():
             way_on = f"go on with that run (--resume {path})"
         raise InvalidArgument(f"{path} exists already: take another name, or {way_on}") from None

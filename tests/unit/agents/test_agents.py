@@ -388,7 +388,7 @@ def test_action_spaces_that_an_agent_does_not_have(kind: Any, space: Any, takes:
     with pytest.raises(InvalidArgument) as caught:
         kind(OBSERVATIONS, space)
     assert str(caught.value) == (
-        f"the action space is {space}, {takes}: take another agent, or change the space in a wrapper "
+        f"the action space is {space}, but {takes}: take another agent, or change the space in a wrapper "
         "(gymnasium.wrappers.TransformAction) that bounds a Box, or numbers the combinations of MultiDiscrete or "
         "MultiBinary as one Discrete"
     )

@@ -230,5 +230,4 @@ def test_a_run_that_is_done_says_how_to_train_on(config: Path, tmp_path: Path) -
     assert invoke(*arguments).exit_code == 0
     refused = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 10_000_000, "-q")
     assert refused.exit_code == 2
-    assert "train on by a run of its own, with" in flat(refused.stderr)
-    assert "as agent.checkpoint_path" in flat(refused.stderr)
+    assert "to train further, begin another run with agent.checkpoint_path" in flat(refused.stderr)

@@ -263,7 +263,7 @@ class Trainer:
     # ------------------------------------------------------------------ evaluations and checkpoints
 
     def evaluate(self) -> None:
-        """Evaluate the agent as it is, and keep it if it is the best so far; stopped in between, it stays due."""
+        """Evaluate the agent as it is, and keep it if it is the best so far; if stopped midway, it stays due."""
         self._watch.start()
         self.tally.is_examination_due = True
         plan, asked = self._arena.fleet.plan, self.options
