@@ -42,7 +42,7 @@ class Findings:
 
     def ours(self, num_envs: int) -> Samples | None:
         """Ours as `make` makes it."""
-        return self.get(num_envs, seats.default_name(num_envs))
+        return self.get(num_envs, seats.our_name())
 
     def ratio(self, num_envs: int, others: Sequence[str]) -> float | None:
         """Our rate over the best of the others', within each round; the median of the rounds."""
@@ -79,7 +79,7 @@ def _rates(found: Findings) -> list[str]:
 
 
 _NAMES = (
-    *(seats.our_name(count, copy=copy) for count in (1, 2) for copy in (True, False)),
+    *(seats.our_name(count, copy=copy) for count in (None, 1, 2) for copy in (True, False)),
     seats.ROLLOUT,
     seats.envpool_name(1),
     seats.envpool_name(2),
@@ -212,8 +212,9 @@ def _draw_rates(axes: Any, found: Findings) -> None:
 
 
 def _draw_limits(axes: Any, found: Findings, work: Work, peaks: dict[int, Peak]) -> None:
-    names = {size: seats.default_name(size) for size in found.sizes}
-    points = [(size, one) for size in found.sizes if (one := found.get(size, names[size]))]
+    both = {size: {count: found.get(size, seats.our_name(count)) for count in (1, 2)} for size in found.sizes}
+    threads = {size: max((one.rate, count) for count, one in ours.items() if one)[1] for size, ours in both.items()}
+    points = [(size, one) for size, ours in both.items() if (one := ours[threads[size]])]
     single = found.ours(1)
     if single is None:
         return
@@ -224,7 +225,7 @@ def _draw_limits(axes: Any, found: Findings, work: Work, peaks: dict[int, Peak])
         [min(one.call_s) / size * 1e9 for size, one in points],
         color="#d55e00",
         marker="o",
-        label="measured, best round, threads as make() chooses",
+        label="measured, best round, the better number of threads",
     )
     colours = {"call": "#777777", "arithmetic": "#0072b2", "memory": "#009e73"}
     labels = {
@@ -232,7 +233,6 @@ def _draw_limits(axes: Any, found: Findings, work: Work, peaks: dict[int, Peak])
         "arithmetic": f"arithmetic: {work.arithmetic} operations, {work.divisions} divisions",
         "memory": f"memory: {work.bytes} bytes",
     }
-    threads = {size: int(names[size].partition("-")[2]) for size in sizes}
     bounds = {size: limits_ns(size, call_s, work, peaks[threads[size]]) for size in sizes}
     for key, colour in colours.items():
         axes.plot(sizes, [bounds[size][key] for size in sizes], color=colour, linestyle="--", label=labels[key])

@@ -15,10 +15,10 @@ import envfleet
 from envfleet.bench.contenders import EnvPool
 from envfleet.bench.workloads import resolve
 from envfleet.kernels.registration import is_kernel
-from envfleet.kernels.threads import count_threads
 
 LOOP, NATIVE, ROLLOUT = "loop", "gymnasium-native", "kernel-rollout"
 MAX_LOOP = 1024
+_THREADS = {None: "as make() has it", 1: "1 thread", 2: "2 threads"}
 MAX_TWICE = 131_072  # EnvPool takes half a minute to make a million; once is enough
 
 
@@ -96,14 +96,9 @@ class Loop:
             env.close()
 
 
-def our_name(num_threads: int, *, copy: bool = True) -> str:
-    """What we are called with so many threads."""
-    return f"kernel-{num_threads}" + ("" if copy else "-views")
-
-
-def default_name(num_envs: int) -> str:
-    """What we are called with as many threads as `make` takes by itself; two are the most measured here."""
-    return our_name(min(2, count_threads(num_envs, None)))
+def our_name(num_threads: int | None = None, *, copy: bool = True) -> str:
+    """What we are called with so many threads, by default as many as are worth it."""
+    return f"kernel{f'-{num_threads}' if num_threads else ''}" + ("" if copy else "-views")
 
 
 def envpool_name(num_threads: int) -> str:
@@ -114,7 +109,7 @@ def envpool_name(num_threads: int) -> str:
 def cartpole(num_envs: int, *, is_quick: bool) -> list[Seat]:
     """All contenders on CartPole."""
     threads = [count for count in (1, 2) if count <= num_envs]
-    found = [_ours("envfleet/CartPole-v1", count, copy=copy) for count in threads for copy in (True, False)]
+    found = [_ours("envfleet/CartPole-v1", count, copy=copy) for count in (None, *threads) for copy in (True, False)]
     found.append(Seat(ROLLOUT, "envfleet, fused rollouts", _make_rollouts))
     pools = threads if num_envs <= MAX_TWICE else threads[-1:]
     if EnvPool().absence(resolve("CartPole-v1")) is None:
@@ -131,8 +126,8 @@ def kernel_ids() -> list[str]:
     return sorted(found, key=lambda env_id: "CartPole" not in env_id)
 
 
-def _ours(env_id: str, num_threads: int, *, copy: bool) -> Seat:
-    label = f"envfleet, {num_threads} thread{'s' if num_threads > 1 else ''}" + ("" if copy else ", copy=False")
+def _ours(env_id: str, num_threads: int | None, *, copy: bool) -> Seat:
+    label = f"envfleet, {_THREADS[num_threads]}" + ("" if copy else ", copy=False")
     return Seat(
         our_name(num_threads, copy=copy), label, lambda num_envs: make_ours(env_id, num_envs, num_threads, copy=copy)
     )

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numba
 import numpy as np
 
 import envfleet
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.cuda.availability import import_cuda, is_simulated, require_cuda
+from envfleet.kernels.cuda.availability import import_cuda, require_cuda
 
 SIZES = (1, 8, 1024, 16_384, 131_072, 1_048_576)
 ROUNDS = 3
@@ -66,7 +67,7 @@ def main() -> int:
     except InvalidArgument as error:
         print(f"nothing measured: {error}")
         return 0
-    if is_simulated():
+    if numba.config.ENABLE_CUDASIM:
         print("nothing measured: numba's CUDA simulator is on")
         return 0
     cuda = import_cuda()

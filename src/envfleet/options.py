@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from gymnasium.vector import AutoresetMode
@@ -104,3 +105,28 @@ def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
         if mode in (known, known.name, known.value, known.name.lower()):
             return known
     raise InvalidArgument(f"autoreset_mode={mode!r}: pass one of {', '.join(repr(one.name) for one in AutoresetMode)}")
+
+
+OPTIONS = ("num_envs", *(field.name for field in dataclasses.fields(Options)))
+"""Every option of `make` besides the environment, `num_envs` first."""
+
+WHOLE_DICTS = frozenset({"kwargs", "env_kwargs", "env_options"})
+"""Keywords by which other libraries take the arguments of environments."""
+
+_ELSEWHERE = {"num_threads": "workers"}  # as EnvPool calls it
+
+
+def advise(name: str, known: Iterable[str]) -> str:
+    """Return what to do about an unknown keyword, as the end of the sentence that refuses it.
+
+    Args:
+        name: The keyword.
+        known: The accepted ones, the likeliest first.
+    """
+    known = list(known)
+    if name in _ELSEWHERE:
+        return f"did you mean {_ELSEWHERE[name]}?"
+    if name in WHOLE_DICTS:
+        return "write each of its entries as a keyword of make() itself"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [one for one in known if one in name]
+    return f"did you mean {near[0]}?" if near else "check the spelling, or leave it out"

@@ -17,7 +17,7 @@ from envfleet.errors import InvalidArgument, UnknownEnv
 from envfleet.fleet.checks import check_whole
 from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.registration import is_kernel
-from envfleet.options import RETIRED, Options
+from envfleet.options import OPTIONS, RETIRED, WHOLE_DICTS, Options, advise
 from envfleet.registry import import_own
 from envfleet.workers.builders import EnvBuilder
 
@@ -27,8 +27,6 @@ EnvSource: TypeAlias = (
 """What `envfleet.make` accepts as an environment."""
 
 _OF_GYMNASIUM = {"render_mode", "max_episode_steps", "disable_env_checker"}
-_OPTIONS = ["num_envs", *(field.name for field in dataclasses.fields(Options))]
-_WHOLE_DICT = {"kwargs", "env_kwargs", "env_options"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +239,7 @@ def check_keywords(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
         if name not in accepted:
             raise InvalidArgument(
                 f"{name}={env_kwargs[name]!r} is neither an option of make() nor a keyword of {spec.id}, which takes "
-                f"{', '.join(accepted) or 'none'}: {advise(name, [*_OPTIONS, *accepted])}"
+                f"{', '.join(accepted) or 'none'}: {advise(name, [*OPTIONS, *accepted])}"
             )
 
 
@@ -267,24 +265,10 @@ def _accepted(spec: EnvSpec) -> list[str] | None:
 def _explain_keywords(function: Any, kwargs: Mapping[str, Any]) -> str:
     """Return what to say of keywords beside a callable."""
     name, called = min(kwargs), getattr(function, "__name__", "")
-    written = (f"**{value!r}" if key in _WHOLE_DICT else f"{key}={value!r}" for key, value in kwargs.items())
+    written = (f"**{value!r}" if key in WHOLE_DICTS else f"{key}={value!r}" for key, value in kwargs.items())
     remedy = f"pass functools.partial({', '.join((called if called.isidentifier() else 'env', *written))})"
-    advice = advise(name, _OPTIONS)
+    advice = advise(name, OPTIONS)
     return (
         f"unknown option {name}={kwargs[name]!r} of make(), which takes arguments of ids and kernels only: "
         f"{f'{advice} Else {remedy}' if advice.endswith('?') else remedy}"
     )
-
-
-def advise(name: str, known: Iterable[str]) -> str:
-    """Return what to do about an unknown keyword, as the end of the sentence that refuses it.
-
-    Args:
-        name: The keyword.
-        known: The accepted ones, the likeliest first.
-    """
-    known = list(known)
-    if name in _WHOLE_DICT:
-        return "write each of its entries as a keyword of make() itself"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [one for one in known if one in name]
-    return f"did you mean {near[0]}?" if near else "check the spelling, or leave it out"

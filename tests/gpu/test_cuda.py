@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -13,7 +14,7 @@ from tests.unit.kernels.cuda.deck import Screen
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP
-from envfleet.kernels.cuda.availability import is_simulated, require_cuda
+from envfleet.kernels.cuda.availability import require_cuda
 
 IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 N = 1000
@@ -37,7 +38,7 @@ def _device() -> None:
         require_cuda()
     except InvalidArgument as error:
         pytest.skip(f"no CUDA device: {error}")
-    if is_simulated():
+    if numba.config.ENABLE_CUDASIM:
         pytest.skip("numba's CUDA simulator is on")
 
 

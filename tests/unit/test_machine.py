@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envfleet import machine
-from envfleet.kernels.threads import count_threads
+from envfleet.kernels.threads import Crew
 from envfleet.machine import cgroup_cores, usable_cores, whole_cores
 from envfleet.options import Options
 from envfleet.workers.build import plan_workers
@@ -44,5 +44,5 @@ def test_usable_cores_take_the_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_container_with_few_cores_gets_as_few_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "affinity_cores", lambda: 64)
     monkeypatch.setattr(machine, "cgroup_cores", lambda: 2.0)
-    assert count_threads(1_000_000, None) == 2
+    assert Crew(1_000_000).most == 2
     assert plan_workers(Options(backend="process"), 8, reason="").envs_per_worker == (4, 4)

@@ -17,7 +17,7 @@ from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compile_kernel
-from envfleet.kernels.threads import Crew, count_threads
+from envfleet.kernels.threads import Crew
 from envfleet.options import Options
 
 
@@ -54,8 +54,9 @@ class CpuBatch(BatchBase):
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
         self._finals = allocate(plan.finals, num_envs if self.is_same_step else 1)
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
-        self.num_threads = count_threads(num_envs, options.workers)
-        self.crew = Crew(self.num_threads, num_envs)
+        self.crew = Crew(num_envs, options.workers)
+        self.num_threads = most = self.crew.most
+        self.threads = f"{'1 thread' if most == 1 else f'up to {most} threads'} on the CPU"
         self._build()
 
     def _build(self) -> None:
@@ -141,16 +142,15 @@ class CpuBatch(BatchBase):
             actions = convert_actions(self.spec, actions, (self.num_envs,))
         table, arrays = self._pool.take()
         table[NOW] = now
-        if self.num_threads == 1:
+        if self.crew.numbers[1] == 1:
             count = self.program.functions["step"](table, actions)
             if count < 0:
                 refuse_action(self.spec.action, actions, (self.num_envs,), -1 - count)
             return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
         self.take_actions(actions, (self.num_envs,))
         step_range = self.program.functions["step_range"]
-        counts = self.crew.run(lambda start, stop: step_range(table, actions, start, stop))
-        places = [(start, count) for (start, _), count in zip(self.crew.spans, counts, strict=True)]
-        return arrays, self._gather(places, now) if any(counts) and self._gathers_ended else None
+        places = self.crew.run(lambda start, stop: step_range(table, actions, start, stop))
+        return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
 
     def step_rows(self, rows: NDArray[np.int64], actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], Ended | None]:
         """Step some rows once, in this thread.

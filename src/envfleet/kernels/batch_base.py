@@ -82,7 +82,10 @@ class BatchBase(abc.ABC):
     """`"cpu"` or `"cuda"`."""
 
     num_threads: int
-    """Threads of the CPU that step it."""
+    """How many threads of the CPU step it at most."""
+
+    threads: str
+    """What steps it, in words."""
 
     _has_own_params: bool
     """Whether the present code is for parameters that may differ between sub-environments."""

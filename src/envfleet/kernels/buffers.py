@@ -75,19 +75,14 @@ class RecordBuffers:
     @property
     def is_split(self) -> bool:
         """Whether there is one array per field, rather than an array of records."""
-        return all(self.dtype[name].kind != "V" for name in self.fields)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields."""
-        return self.dtype.names or ()
+        return all(self.dtype[name].kind != "V" for name in self.dtype.names or ())
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The arrays."""
         if not self.is_split:
             return (Buffer(self.prefix, self.dtype),)
-        return tuple(Buffer(f"{self.prefix}_{name}", self.dtype[name]) for name in self.fields)
+        return tuple(Buffer(f"{self.prefix}_{name}", self.dtype[name]) for name in self.dtype.names or ())
 
 
 class BufferPlan:

@@ -73,13 +73,11 @@ class KernelEngine(seam.Engine):
         self._first_seed = read_first_seed(options.seed, num_envs)
         self._batch: Any = make_batch(spec, num_envs, options, params, read_limit(max_episode_steps))
         threads = self._batch.num_threads
-        crew = f"{threads} thread{'s' if threads > 1 else ''} on the CPU"
-        crew = "one thread per sub-environment on the CUDA device" if options.device == "cuda" else crew
         checks = " that checks indices" if options.debug else ""
         spans = [num_envs * (k + 1) // threads - num_envs * k // threads for k in range(threads)]
         spaces = deepcopy((spec.observation.space, spec.action.space))
         self.traits = seam.Traits(
-            plan=Plan("kernel", threads, tuple(spans), f"compiled code{checks}, {crew}"),
+            plan=Plan("kernel", threads, tuple(spans), f"compiled code{checks}, {self._batch.threads}"),
             num_envs=num_envs,
             single_observation_space=spaces[0],
             single_action_space=spaces[1],
@@ -106,8 +104,7 @@ class KernelEngine(seam.Engine):
     @property
     def params(self) -> dict[str, NDArray[Any]]:
         """Parameters by name, `(1, …)` where all sub-environments share one value, else `(num_envs, …)`; copies."""
-        params: dict[str, NDArray[Any]] = self._batch.params
-        return params
+        return dict(self._batch.params)
 
     def step(self, actions: Any) -> seam.StepResult:
         """Step every sub-environment once."""

@@ -138,12 +138,11 @@ def compile_source(
     path = Path(str(module.__file__)).with_suffix(".code")
     data = read_code(path)
     if data is None:
-        with alone(path, f"{spec.name} for {target}"):
+        with alone(path, f"{spec.name} for {target}"), compiling(spec, target):
             data = read_code(path)  # which another process may have written meanwhile
             if data is None:
-                with compiling(spec, target):
-                    vars(module).update(make_names())
-                    data, is_lasting = compile_machine_code(module, samples)
+                vars(module).update(make_names())
+                data, is_lasting = compile_machine_code(module, samples)
                 if is_lasting:
                     write_code(path, data)
     return load_machine_code(module, data)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import Seeds, check_options, check_whole
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.options import OPTIONS, advise
 
 LARGEST_SEED = 2**64 - 1
 
@@ -86,7 +87,8 @@ def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any]) -> 
     unknown = sorted(set(values) - set(spec.params.names))
     if unknown:
         known = ", ".join(spec.params.names) or "none"
-        raise InvalidArgument(f"{spec.name} has no parameter {unknown[0]!r}; its parameters are: {known}")
+        advice = advise(unknown[0], [*spec.params.names, *OPTIONS])
+        raise InvalidArgument(f"{spec.name} has no parameter {unknown[0]!r}, its parameters are {known}: {advice}")
     checked = {name: convert_values(spec.params.dtype[name], num_envs, name, value) for name, value in values.items()}
     for name, given in checked.items():
         if given.dtype.kind == "f" and np.isnan(given).any():

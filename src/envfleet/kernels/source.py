@@ -67,7 +67,7 @@ class Source:
             if not records.is_split:
                 lines += [f"read_{variable}({prefix}, {row}, {variable})"]
                 continue
-            lines += [f"{variable}.{name} = {prefix}_{name}[{row}]" for name in records.fields]
+            lines += [f"{variable}.{name} = {prefix}_{name}[{row}]" for name in records.dtype.names or ()]
         return lines
 
     def store(self, records: RecordBuffers) -> list[str]:
@@ -75,7 +75,7 @@ class Source:
         if not records.is_split:
             call = f"write_{records.variable}({records.prefix}, i, {records.variable})"
             return [call] if records.variable in self._copied else []
-        return [f"{records.prefix}_{name}[i] = {records.variable}.{name}" for name in records.fields]
+        return [f"{records.prefix}_{name}[i] = {records.variable}.{name}" for name in records.dtype.names or ()]
 
     # ------------------------------------------------------------------ what happens to a row
 
@@ -96,7 +96,11 @@ class Source:
             *(self.load(plan.life) if self._is_drawing else ["life = new_life()"]),
             f"{results} = step_(state, read_only({action}), life.rng, read_only(params))",
             *(self.store(plan.life) if self._is_drawing else []),
-            *(f"state.{name} = s_{name}[i] if pending else state.{name}" for name in plan.state.fields if is_masked),
+            *(
+                f"state.{name} = s_{name}[i] if pending else state.{name}"
+                for name in plan.spec.state.names
+                if is_masked
+            ),
             "steps = elapsed[i] + 1",
             f"earned = {'0.0 if pending else ' if is_masked else ''}reward * 1.0",
             f"is_terminated = bool(terminates){unless}",

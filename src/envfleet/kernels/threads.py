@@ -2,58 +2,82 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from envfleet.errors import InvalidArgument
 from envfleet.machine import whole_cores
 
-MIN_ROWS = 8192
-"""Rows below which another thread costs more than it brings."""
-
-
-def count_threads(num_rows: int, asked: int | None) -> int:
-    """Return how many threads to use for so many rows.
-
-    Raises:
-        InvalidArgument: More are asked for than there are rows.
-    """
-    if asked is None:
-        return max(1, min(whole_cores(), num_rows // MIN_ROWS))
-    if not 1 <= asked <= num_rows:
-        raise InvalidArgument(
-            f"workers={asked}: pass a number of threads from 1 to num_envs={num_rows}, or leave it out"
-        )
-    return asked
+WORTH_NS = 250_000
+"""Work that is worth a thread of its own: some times what it costs to wake one."""
+_NUM_TRIES = 8
 
 
 class Crew:
-    """The calling thread and `num_threads - 1` others.
+    """The calling thread and others, as many as the work is worth.
+
+    How many that is shows when the first calls run in the calling thread alone. What calls do does not depend on it.
 
     Args:
-        num_threads: At least 1.
         num_rows: Rows to share out, in slices of nearly one length.
+        asked: How many threads are to share every call; by default up to one per usable core.
+
+    Attributes:
+        most: How many threads there are at most.
+        numbers: How many threads share calls of so many steps; 0 before that is known.
+
+    Raises:
+        InvalidArgument: More threads are asked for than there are rows.
     """
 
-    def __init__(self, num_threads: int, num_rows: int) -> None:
-        self.spans = [(num_rows * k // num_threads, num_rows * (k + 1) // num_threads) for k in range(num_threads)]
+    def __init__(self, num_rows: int, asked: int | None = None) -> None:
+        if asked is not None and not 1 <= asked <= num_rows:
+            raise InvalidArgument(
+                f"workers={asked}: pass a number of threads from 1 to num_envs={num_rows}, or leave it out"
+            )
+        self.most = min(whole_cores(), num_rows) if asked is None else asked
+        known = self.most if asked or self.most == 1 else 0
+        self.numbers = collections.defaultdict[int, int](lambda: known)
+        self._tries_ns = collections.defaultdict[int, list[int]](list)
+        self._num_rows = num_rows
         self._pool: ThreadPoolExecutor | None = None
         self._pid = -1  # process in which the pool's threads run
 
-    def run(self, work: Callable[[int, int], int]) -> list[int]:
-        """Call `work(start, stop)` for every slice at the same time; returns what each call did, in order."""
-        if len(self.spans) == 1:
-            return [work(*self.spans[0])]
+    def run(self, work: Callable[[int, int], int], num_steps: int = 1) -> list[tuple[int, int]]:
+        """Call `work(start, stop)` for every slice at the same time.
+
+        Args:
+            work: What is to be done, equally long whenever it is for so many steps.
+            num_steps: Of every row.
+
+        Returns:
+            Where each slice starts, and what its call returned, in order.
+        """
+        count = self.numbers[num_steps]
+        if count == 0:
+            return [(0, self._try(work, num_steps))]
+        starts = [self._num_rows * k // count for k in range(count + 1)]
         if self._pool is None or self._pid != os.getpid():  # a fork leaves threads behind
-            self._pool, self._pid = ThreadPoolExecutor(len(self.spans) - 1, "envfleet-kernel"), os.getpid()
-        pool = self._pool
-        others = [pool.submit(work, start, stop) for start, stop in self.spans[1:]]
+            self._pool, self._pid = ThreadPoolExecutor(self.most, "envfleet-kernel"), os.getpid()
+        others = [self._pool.submit(work, *span) for span in itertools.pairwise(starts[1:])]
         try:
-            first = work(*self.spans[0])
+            first = work(*starts[:2])
         finally:
             wait(others)  # after an interrupt, too: they write to memory that may be freed or handed out next
-        return [first, *(other.result() for other in others)]
+        return list(zip(starts[:-1], [first, *(other.result() for other in others)], strict=True))
+
+    def _try(self, work: Callable[[int, int], int], num_steps: int) -> int:
+        """Do all work in this thread, and settle on a number of threads once its time is known well enough."""
+        start_ns, tries_ns = time.perf_counter_ns(), self._tries_ns[num_steps]
+        result = work(0, self._num_rows)
+        tries_ns.append(time.perf_counter_ns() - start_ns)
+        if len(tries_ns) == _NUM_TRIES or sum(tries_ns) > 2 * self.most * _NUM_TRIES * WORTH_NS:
+            self.numbers[num_steps] = max(1, min(self.most, min(tries_ns) // WORTH_NS))
+        return result
 
     def close(self) -> None:
         """End the other threads."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import types
+from collections.abc import Callable
 
 import pytest
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.threads import Crew, count_threads
+from envfleet.kernels import threads
+from envfleet.kernels.threads import WORTH_NS, Crew
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
 def test_slices_cover_every_row_once(num_threads: int) -> None:
-    crew = Crew(num_threads, 7)
+    crew = Crew(7, num_threads)
     try:
         rows: list[int] = []
 
@@ -20,7 +23,9 @@ def test_slices_cover_every_row_once(num_threads: int) -> None:
             rows.extend(range(start, stop))
             return stop - start
 
-        assert crew.run(work) == [stop - start for start, stop in crew.spans]
+        slices = crew.run(work)
+        assert len(slices) == num_threads
+        assert [start for start, _ in slices] == [sum(count for _, count in slices[:k]) for k in range(num_threads)]
         assert sorted(rows) == list(range(7))
     finally:
         crew.close()
@@ -54,7 +59,7 @@ def test_an_exception_in_another_thread_is_raised() -> None:
     try:
         with pytest.raises(ZeroDivisionError):
             crew.run(lambda start, stop: 1 // (1 - start))
-        assert crew.run(lambda start, stop: start) == [0, 1]
+        assert crew.run(lambda start, stop: 7 * start) == [(0, 0), (1, 7)]
     finally:
         crew.close()
 
@@ -62,5 +67,33 @@ def test_an_exception_in_another_thread_is_raised() -> None:
 def test_more_threads_than_rows_are_refused() -> None:
     for asked in (0, -1, 4):
         with pytest.raises(InvalidArgument, match=f"workers={asked}: pass a number of threads from 1 to num_envs=3"):
-            count_threads(3, asked)
-    assert count_threads(3, None) == 1
+            Crew(3, asked)
+
+
+def test_work_is_shared_as_soon_as_it_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million short steps stay in one thread; a thousand long ones, or rollouts of short ones, do not."""
+    now_ns = 0
+    monkeypatch.setattr(threads, "whole_cores", lambda: 4)
+    monkeypatch.setattr(threads, "time", types.SimpleNamespace(perf_counter_ns=lambda: now_ns))
+
+    def take(took_ns: float) -> Callable[[int, int], int]:
+        def work(start: int, stop: int) -> int:
+            nonlocal now_ns
+            now_ns += int(took_ns)
+            return stop - start
+
+        return work
+
+    crew = Crew(1000)
+    try:
+        for _ in range(20):
+            assert crew.run(take(1.9 * WORTH_NS)) == [(0, 1000)]
+        assert len(crew.run(take(2.1 * WORTH_NS), 8)) == 1  # nothing is known of eight steps
+        while len(slices := crew.run(take(2.1 * WORTH_NS), 8)) == 1:
+            pass
+        assert slices == [(0, 500), (500, 500)]
+        assert len(crew.run(take(1000 * WORTH_NS), 64)) == 1
+        assert len(crew.run(take(1000 * WORTH_NS), 64)) == 4  # one that long tells enough
+        assert len(crew.run(take(1000 * WORTH_NS))) == 1
+    finally:
+        crew.close()

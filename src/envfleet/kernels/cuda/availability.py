@@ -65,21 +65,14 @@ class Stream:
             import_cuda().external_stream(other).synchronize()
 
 
-def is_simulated() -> bool:
-    """Return whether numba's CUDA simulator is on (`NUMBA_ENABLE_CUDASIM=1`), which needs no device."""
-    import numba
-
-    return bool(numba.config.ENABLE_CUDASIM)
-
-
 def require_cuda() -> None:
-    """Check that there is a device, or the simulator.
+    """Check that there is a device, or numba's simulator (`NUMBA_ENABLE_CUDASIM=1`), which needs none.
 
     Raises:
         InvalidArgument: There is none, or what it takes is not installed; the message says what was found.
     """
     cuda = import_cuda()
-    if is_simulated():
+    if importlib.import_module("numba").config.ENABLE_CUDASIM:
         return
     try:
         devices = len(cuda.gpus)

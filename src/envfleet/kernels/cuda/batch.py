@@ -48,6 +48,7 @@ class CudaBatch(BatchBase):
 
     device = "cuda"
     num_threads = 1
+    threads = "one thread per sub-environment on the CUDA device"
 
     def __init__(
         self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None

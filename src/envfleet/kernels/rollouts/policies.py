@@ -17,9 +17,9 @@ from envfleet.kernels.kernel import KernelSpec
 Activation = Literal["tanh", "relu"]
 Head = Literal["argmax", "categorical", "linear", "tanh", "gaussian", "tanh_gaussian"]
 
-_DISCRETE_HEADS = ("argmax", "categorical")
+_DISCRETE_HEADS: tuple[str, ...] = ("argmax", "categorical")
 _NOISY_HEADS = ("gaussian", "tanh_gaussian")
-_BOX_HEADS = ("linear", "tanh", *_NOISY_HEADS)
+_BOX_HEADS: tuple[str, ...] = ("linear", "tanh", *_NOISY_HEADS)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,13 +77,10 @@ class MLP:
         Raises:
             InvalidArgument: It does not.
         """
-        space, outputs = spec.action.space, spec.action.size
+        space, outputs, heads = spec.action.space, spec.action.size, _BOX_HEADS
         if isinstance(space, spaces.Discrete):
-            outputs = int(space.n)
-            heads: tuple[str, ...] = _DISCRETE_HEADS
-        elif isinstance(space, spaces.Box) and spec.action.dtype.kind == "f":
-            heads = _BOX_HEADS
-        else:
+            outputs, heads = int(space.n), _DISCRETE_HEADS
+        elif not isinstance(space, spaces.Box) or spec.action.dtype.kind != "f":
             raise InvalidArgument(f"an MLP cannot choose from {space}, expected Discrete or a floating Box: {_OWN}")
         if not isinstance(spec.observation.space, (spaces.Box, spaces.MultiBinary)):
             raise InvalidArgument(f"an MLP cannot read {spec.observation.space}, expected Box or MultiBinary: {_OWN}")

@@ -51,26 +51,6 @@ class CpuSlabs(Slabs):
 
         The order does not depend on the slices of rows that threads take.
         """
-        counts, num_steps = self._step(batch, chooser, actions, inputs, seed), len(actions)
-        starts = [start * num_steps for start, _ in batch.crew.spans]
-        places = np.concatenate([start + np.arange(count) for start, count in zip(starts, counts, strict=True)])
-        steps = self._ended_steps[places]
-        # Each slice goes through its rows in ascending order, so a stable sort by step is one by row as well.
-        order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
-        places, steps = places[order], steps[order]
-        ended, outputs = self._ended[places], [self.outputs[0], *self.outputs[4:]]
-        if chooser.critic:
-            self.next_values[...] = self.values[1:]
-        if batch.is_same_step:
-            if chooser.critic:
-                self.next_values[steps, ended["row"]] = self._last_values[places]
-            return ended, steps, [saved[places] for saved in self._finals]
-        return ended, steps, [output[steps + (place == 0), ended["row"]] for place, output in enumerate(outputs)]
-
-    def _step(
-        self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
-    ) -> list[int]:
-        """Step all rows; returns how many episodes ended in each slice of them."""
         spec, plan, program, num_steps = batch.spec, batch.plan, batch.program, len(actions)
         rollout_range = compile_rollout(spec, program, chooser)
         table = batch.new_table()
@@ -86,12 +66,23 @@ class CpuSlabs(Slabs):
             return int(rollout_range(table, calls, addresses, num_steps, seed, inputs, *ended, start, stop))
 
         before = batch.save() if chooser.is_checked else None
-        counts = batch.crew.run(work)
-        if before is not None and min(counts) < 0:
+        slices = batch.crew.run(work, num_steps)
+        if before is not None and (wrong := [-1 - count for _, count in slices if count < 0]):
             batch.load(before)
-            place = min(-1 - count for count in counts if count < 0)
-            refuse_action(spec.action, actions, self.is_reset.shape, place)
-        return counts
+            refuse_action(spec.action, actions, self.is_reset.shape, min(wrong))
+        places = np.concatenate([start * num_steps + np.arange(count) for start, count in slices])
+        steps = self._ended_steps[places]
+        # Each slice goes through its rows in ascending order, so a stable sort by step is one by row as well.
+        order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
+        places, steps = places[order], steps[order]
+        ended, outputs = self._ended[places], [self.outputs[0], *self.outputs[4:]]
+        if chooser.critic:
+            self.next_values[...] = self.values[1:]
+        if batch.is_same_step:
+            if chooser.critic:
+                self.next_values[steps, ended["row"]] = self._last_values[places]
+            return ended, steps, [saved[places] for saved in self._finals]
+        return ended, steps, [output[steps + (place == 0), ended["row"]] for place, output in enumerate(outputs)]
 
 
 def run_rollout(

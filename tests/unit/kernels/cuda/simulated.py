@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -23,11 +24,10 @@ from envfleet.envs.classic.pendulum import Pendulum
 from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
 from envfleet.kernels.cuda import target
 from envfleet.kernels.cuda.arrays import DeviceArray
-from envfleet.kernels.cuda.availability import is_simulated
 from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.rollouts.policies import MLP
 
-if is_simulated():  # pytest imports this file in other processes, too, in search of doctests
+if numba.config.ENABLE_CUDASIM:  # pytest imports this file in other processes, too, in search of doctests
     sys.modules["envfleet.kernels.cuda.numba_cuda"] = simulator
 
 N = 5

@@ -271,7 +271,7 @@ def test_rollout_needs_a_reset_and_autoreset() -> None:
 
 
 def test_after_an_interruption_a_reset_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(work: Any) -> Any:
+    def interrupted(*_args: object) -> Any:
         raise KeyboardInterrupt
 
     with make(Drift, 4) as fleet:
