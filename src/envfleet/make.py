@@ -59,7 +59,7 @@ def make(  # the front door: every option is keyword-only
         device: Where `"kernel"` runs: `"cpu"` or `"cuda"`.
         stream: With `"cuda"`, the handle of the CUDA stream to run on, such as torch's `stream.cuda_stream`; by default
             CUDA's default stream. It must exist as long as the fleet and its arrays.
-        workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster, and for
+        workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster; for
             kernels as many as the first steps or rollouts have shown to be worth it.
         envs_per_worker: Sub-environments of each; they are lost together if their worker dies.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.

@@ -225,7 +225,15 @@ class Waiting:
                 os.sched_yield()
                 there, now = is_there(), time.perf_counter_ns()
         if not there:
-            there = self._wait_asleep(is_there, start_ns, timeout_s)
+            self._line[ASLEEP] = 1
+            self.fence()  # announce first, look after: whoever is done after that look sees the announcement
+            try:
+                is_over = False
+                while not (there := is_there()) and not is_over:
+                    left_s = timeout_s - (time.perf_counter_ns() - start_ns) / 1e9
+                    is_over = self.sleep(max(0.0, min(self.SLEEP_S, left_s))) or left_s <= 0
+            finally:
+                self._line[ASLEEP] = 0
         self.waited_ns += time.perf_counter_ns() - start_ns
         if not IS_ORDERED:
             self.fence()
@@ -235,15 +243,3 @@ class Waiting:
         """Have everybody wait asleep from now on."""
         self.choice = None
         self._owner[IS_AWAKE] = False
-
-    def _wait_asleep(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float) -> bool:
-        self._line[ASLEEP] = 1
-        self.fence()  # announce first, look after: whoever is done after that look sees the announcement
-        try:
-            while not is_there():
-                left_s = timeout_s - (time.perf_counter_ns() - start_ns) / 1e9
-                if self.sleep(max(0.0, min(self.SLEEP_S, left_s))) or left_s <= 0:
-                    return is_there()
-        finally:
-            self._line[ASLEEP] = 0
-        return True

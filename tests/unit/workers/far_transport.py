@@ -37,7 +37,7 @@ class FarTransport(ProcessTransport):
             process: Any = super()._launch(plan)
         else:
             (lifeline, one), (data, other) = tcp_pair(), tcp_pair()
-            place, _ = self._seat(plan)
+            place, _ = self._seats[worker]
             process, _ = start_far_worker(place, [one.fileno(), other.fileno()], self._shared)
             one.close()
             other.close()

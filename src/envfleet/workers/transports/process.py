@@ -79,22 +79,24 @@ class ProcessTransport(Transport):
     def _open(self, shared: Mapping[str, NDArray[Any]]) -> None:
         count = len(self._plans)
         self._files += [NamelessFile() for _ in range(4 + count)]
-        self._board, self._arrays, requests, self._stacks, *self._reply_files = self._files
-        *self.lines, owner = board.lines_of(self._board.allocate, count)
+        of_words, self._arrays, requests, self._stacks, *replies = self._files
+        *self.lines, owner = board.lines_of(of_words.allocate, count)
         fcntl.fcntl(self._stacks.fd, fcntl.F_SETFL, fcntl.fcntl(self._stacks.fd, fcntl.F_GETFL) | os.O_APPEND)
-        self._requests_fd = requests.fd
         self.requests: FileMail = FileMail(requests.fd, count + self._num_envs + 1)
-        mail = zip(self._reply_files, self._plans, strict=True)
+        mail = zip(replies, self._plans, strict=True)
         self.replies: list[FileMail] = [FileMail(file.fd, 1 + len(plan.rows)) for file, plan in mail]
-        self._shared_fds: list[int] = []
         if self._form:
             self._files.append(put_shared(shared))
-            self._shared_fds.append(self._files[-1].fd)
         for _ in range(1 + count):
             self._fds += os.pipe()
             os.set_blocking(self._fds[-1], False)
-        bell, self._owner_bell = self._fds[:2]
-        self._worker_bells = list(zip(self._fds[2::2], self._fds[3::2], strict=True))
+        bell, to_owner, *to_workers = self._fds
+        self._worker_bells = to_workers[1::2]
+        self._seats: list[tuple[Place, list[int]]] = []  # what `process_worker.run` takes
+        for plan, file, own_bell in zip(self._plans, replies, to_workers[::2], strict=True):
+            files = (of_words, self._arrays, requests, file, self._stacks)
+            fds = [*(one.fd for one in files), own_bell, to_owner, *(one.fd for one in self._files[4 + count :])]
+            self._seats.append((Place(plan.worker, count, plan.rows, self._num_envs, self._form), fds))
         self._poller.watch(bell)
         self.waiting = board.Waiting(
             owner, owner, self._poller.sleep, awake_ns=board.OWNER_AWAKE_NS, choice=board.Choice(owner)
@@ -106,8 +108,9 @@ class ProcessTransport(Transport):
             self.processes.append(self._launch(plan))
 
     def _launch(self, plan: GroupPlan) -> WorkerHandle:
-        place, fds = self._seat(plan)
-        process = WorkerProcess("envfleet.workers.transports.process_worker:run", place, fds, self._stacks)
+        process = WorkerProcess(
+            "envfleet.workers.transports.process_worker:run", *self._seats[plan.worker], self._stacks
+        )
         try:
             if process.pid:  # known once it was forked
                 self._poller.watch(process.sentinel, lambda: True)
@@ -116,22 +119,13 @@ class ProcessTransport(Transport):
             raise
         return process
 
-    def _seat(self, plan: GroupPlan) -> tuple[Place, list[int]]:
-        """Return what `process_worker.run` takes."""
-        worker = plan.worker
-        files = self._board, self._arrays
-        replies, bell = self._reply_files[worker].fd, self._worker_bells[worker][0]
-        fds = [*(file.fd for file in files), self._requests_fd, replies, self._stacks.fd, bell, self._owner_bell]
-        place = Place(worker, len(self._plans), plan.rows, self._num_envs, self._form)
-        return place, [*fds, *self._shared_fds]
-
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays in shared memory."""
         return FleetArrays(spec, self._arrays.allocate(spec.block.size_bytes))
 
     def ring(self, worker: int) -> None:
         """Wake a worker that sleeps."""
-        board.ring_pipe(self._worker_bells[worker][1])
+        board.ring_pipe(self._worker_bells[worker])
 
     def ended(self) -> list[int]:
         """Return the workers that have ended."""

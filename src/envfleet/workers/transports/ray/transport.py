@@ -250,7 +250,7 @@ class RayTransport(ProcessTransport):
             peer.close()
             return
         process, is_near = self.processes[worker], peer.family == socket.AF_UNIX
-        place, fds = self._seat(self._plans[worker])
+        place, fds = self._seats[worker]
         process.peers.append(peer)
         with contextlib.suppress(OSError):  # if it is gone, the lifeline tells
             if is_near:
