@@ -203,13 +203,17 @@ def test_a_fleet_that_somebody_else_closes_says_so(place: Place) -> None:
 
 
 def test_a_fleet_that_somebody_else_steps_says_so(place: Place) -> None:
-    with envfleet.connect(place.url, "CartPole-v1", 1, token=place.token) as fleet:
+    with envfleet.connect(place.url, "CartPole-v1", 2, token=place.token) as fleet:
         fleet.reset(seed=0)
         engine: Any = fleet.engine
         engine._queues[0].seq = 7
-        with pytest.raises(ServiceRefused, match="somebody else") as caught:
-            fleet.step([0])
-        assert (caught.value.status, caught.value.reason) == (409, "out_of_step")
+        for call in (lambda: fleet.step([0, 1]), lambda: fleet.reset_envs([1])):
+            with pytest.raises(ServiceRefused, match="somebody else") as caught:
+                call()
+            assert (caught.value.status, caught.value.reason) == (409, "out_of_step")
+        with envfleet.make("CartPole-v1", 2, backend="serial") as local:  # as the advice has it
+            compare(local.reset(seed=3), fleet.reset(seed=3))
+            compare(local.step([1, 0]), fleet.step([1, 0]))
 
 
 def test_importing_envfleet_imports_nothing_of_the_network() -> None:

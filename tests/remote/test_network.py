@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,54 @@ def test_garbage_is_an_error_and_no_observation(place: Place, trick: Any, clue: 
         with pytest.raises(WireError, match=clue):
             fleet.step(FLY)
         assert fleet.step(FLY)[1].shape == (4,)  # asked again, the service gives what it stored
+
+
+def revoke(request: httpx.Request, ask: Any) -> httpx.Response:
+    return httpx.Response(401, json={"code": "unauthorized", "detail": "the token was revoked"})
+
+
+def fail(status: int) -> Any:
+    def trick(request: httpx.Request, ask: Any) -> httpx.Response:
+        return httpx.Response(status, text="an error page of something in between")
+
+    return trick
+
+
+@pytest.mark.parametrize(
+    "tricks", [[lose_reply, fail(500)], [lose_reply, fail(403)], [lose_reply, revoke], [fail(500)]]
+)
+def test_who_refuses_after_an_answer_was_lost_does_not_say_that_nothing_was_done(
+    place: Place, local: Any, tricks: list[Any]
+) -> None:
+    local.reset(seed=1)
+    with connect(place) as fleet:
+        fleet.reset(seed=1)
+        network_of(fleet).tricks += tricks
+        with pytest.raises((ServiceUnreachable, WireError)):
+            fleet.step(FLY)
+        with pytest.raises(CallPending, match="unknown whether it was carried out"):
+            fleet.step(FLY + 1)
+        assert not mismatches(local.step(FLY), fleet.step(FLY))
+
+
+@pytest.mark.parametrize("verb", ["connect", "step", "close"])
+def test_patience_ends_though_the_service_is_silent(place: Place, verb: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        begun_s = time.monotonic()
+        if verb == "connect":
+            with pytest.raises(ServiceUnreachable):
+                envfleet.connect(address, TURBOFAN, 1, token="t", patience_s=0.5, timeout_s=60.0)
+        else:
+            fleet = connect(place, patience_s=4.0 if verb == "step" else 60.0, timeout_s=60.0)
+            fleet.reset()
+            fleet.engine._queues[0].link._http.base_url = address
+            if verb == "step":
+                with pytest.raises(ServiceUnreachable):
+                    fleet.step(FLY)
+            with pytest.warns(RuntimeWarning, match="did not close"):
+                fleet.close(timeout=0.5)
+        assert time.monotonic() - begun_s < 30.0
 
 
 def test_a_refusal_is_final(place: Place) -> None:

@@ -22,11 +22,12 @@ from envfleet.service.database.journal import Conflict, Journal, JournalEntry
 from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot
 from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store
+from envfleet.service.hosting import hosted
 from envfleet.service.hosting.fleets import Fleets
 from envfleet.service.hosting.hosted import FleetConfig
 from envfleet.service.metrics import Metrics
 from envfleet.service.offers import find_offer
-from envfleet.service.refusals import Closed, NotFound, OutOfStep
+from envfleet.service.refusals import Closed, EnvFailed, NotFound, OutOfStep
 from envfleet.service.settings import Settings
 from envfleet.service.users.auth import Identity, Tokens
 from envfleet.service.web.replay import Replays
@@ -427,3 +428,42 @@ def test_a_database_that_is_away_for_a_while_loses_nothing(tmp_path: Path, monke
                     here.step(user, fleet, 1, [0, 0, 0])
         assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
         assert here.count(Event) == 2
+
+
+def test_rows_that_get_no_seed_come_back_as_they_were(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with process(settings) as first:
+        user = first.user("ann")
+        fleet = first.create(user)
+        before = first.reset(user, fleet, seeds=[1, None, None])["observations"]
+    with process(settings) as later:
+        x = later.step(user, fleet, 1, [0, 0, 0])["observations"][:, 0]
+    np.testing.assert_allclose(x, before[:, 0] + 0.02 * before[:, 1], rtol=1e-6)
+
+
+def test_what_cannot_be_sent_was_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with process(make_settings(tmp_path)) as here:
+        user = here.user("ann")
+        fleet = here.create(user)
+        here.reset(user, fleet, seeds=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(hosted, "infos_to_plain", lambda infos: {"large": 2**70})
+            with pytest.raises(EnvFailed, match="cannot be sent"):
+                here.step(user, fleet, 1, [0, 0, 0])
+        assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
+
+
+def test_a_fleet_that_is_brought_back_to_be_closed_stays_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(tmp_path, queue_timeout_s=1e-6, evict_after_s=1e-6, idle_timeout_s=1e-6)
+    with process(settings) as here:
+        user = here.user("ann")
+        fleet = here.create(user)
+        here.reset(user, fleet)
+        for k in range(4):
+            here.step(user, fleet, k + 1, [0, 0, 0])
+    with process(settings) as later:
+        for _ in range(8):
+            later.fleets.tend()
+        assert later.store.is_closed(fleet)

@@ -210,7 +210,6 @@ class RemoteEngine(seam.Engine):
         which = np.concatenate([call.rows[places] for call, places in parts]) if rows is None else rows
         if rows is None and len(which) == self.traits.num_envs:
             which.sort()
-        self._tears = True
         step = self._finish_steps(parts, which)
         for call, places in parts:
             self._sent[call] = np.setdiff1d(self._sent[call], places)
@@ -303,7 +302,7 @@ class RemoteEngine(seam.Engine):
         still = self._open or []
         if len(still) == len(calls) and all(map(ServiceCall.is_like, still, calls)):
             calls = still
-        elif is_whole and (still or self._sent):
+        elif is_whole and (still or self._sent or any(queue.is_astray for queue in self._queues)):
             for queue in self._queues:
                 queue.catch_up()
             self._tears, self._sent = True, {}
@@ -314,7 +313,6 @@ class RemoteEngine(seam.Engine):
             self._exchange(calls)
         finally:
             self._wait_s += time.perf_counter() - begun_s
-        self._tears, self._open = True, None
         return [(call, _ALL) for call in calls]
 
     def _exchange(self, calls: list[ServiceCall]) -> None:
@@ -369,6 +367,7 @@ class RemoteEngine(seam.Engine):
                 leaf[rows] = values[places]
             if answer.rewards is not None:
                 self._rewards[rows], self._flags[:, rows] = answer.rewards[places], answer.flags[:, places]
+        self._tears, self._open = True, None
         if which is None and len(parts) == 1:
             infos: dict[str, Any] = parts[0][0].answer.infos
             return infos

@@ -77,11 +77,12 @@ class ServiceQueue:
 
     Attributes:
         seq: Number of the next call.
+        is_astray: Whether the service has refused that number.
     """
 
     def __init__(self, link: ServiceLink, fleet_id: str, span: range) -> None:
         self.link, self.fleet_id, self.span = link, fleet_id, span
-        self.seq = 0
+        self.seq, self.is_astray = 0, False
         self._calls: collections.deque[ServiceCall] = collections.deque()
         self._sending = threading.Lock()
         self._crew = concurrent.futures.ThreadPoolExecutor(1, "envfleet-remote")
@@ -129,6 +130,7 @@ class ServiceQueue:
                 if not first.is_refused:
                     raise
                 first.sent = None
+                self.is_astray |= getattr(error, "reason", "") == "out_of_step"
         if first.sent is not None:
             self.seq = first.sent[0] + 1
         self._calls.popleft()
@@ -143,6 +145,7 @@ class ServiceQueue:
         with self._sending:
             self.seq = int(self.link.get(f"/fleets/{self.fleet_id}")["seq"])
             self._calls.clear()
+            self.is_astray = False
 
     def _cancel(self) -> None:
         for call in list(self._calls):

@@ -25,8 +25,10 @@ CONNECT_TIMEOUT_S: Final = 10.0
 _PUT_OFF = frozenset({429, 503})  # said by the service, which did nothing
 _PASSING = _PUT_OFF | {502, 504}  # said by something in between, too
 _PACKED = {"Content-Type": MEDIA_TYPE}
+_SAID_FIRST = frozenset({"", "unauthorized"})  # reasons that tell nothing of a call that was made before
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.05, 5.0, 2.0
+_LEAST_TIMEOUT_S = 0.1
 _SHOWN = 200  # characters of an answer that makes no sense
 
 
@@ -37,7 +39,7 @@ class ServiceLink:
         url: Of the service, `http://…` or `https://…`.
         token: Sent with every call; `None` for calls that need none.
         timeout_s: Seconds to wait for an answer before a call is sent again.
-        patience_s: Seconds after which an error is raised.
+        patience_s: Seconds after which an error is raised; 0 to ask once, and wait for `timeout_s`.
         api: Prefix of all paths.
 
     Attributes:
@@ -66,13 +68,12 @@ class ServiceLink:
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise InvalidArgument(f"url={url!r}: pass one such as http://host:8001")
         self.requests = self.retries = 0
-        self._patience_s = patience_s
+        self._timeout_s, self._patience_s = timeout_s, patience_s
         self._closing = threading.Event()
         headers = {"Accept": f"{MEDIA_TYPE}, application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-        self._http = httpx.Client(base_url=f"{self.url}{api}", headers=headers, timeout=timeout)
+        self._http = httpx.Client(base_url=f"{self.url}{api}", headers=headers)
 
     def post(self, path: str, body: bytes, *, patience_s: float | None = None) -> Any:
         """Make a call whose body has a key, so that it may be repeated.
@@ -126,13 +127,17 @@ class ServiceLink:
         """
         begun = time.monotonic()
         patience_s = self._patience_s if patience_s is None else patience_s
-        pause_s, attempts = _FIRST_PAUSE_S, 0
+        pause_s, attempts, is_unclear = _FIRST_PAUSE_S, 0, False
         while True:
             attempts, wait_s = attempts + 1, 0.0
+            left_s = begun + patience_s - time.monotonic() if patience_s else self._timeout_s
+            left_s = max(_LEAST_TIMEOUT_S, min(self._timeout_s, left_s))
+            timeout = httpx.Timeout(left_s, connect=min(left_s, CONNECT_TIMEOUT_S))
             self.requests += 1
             try:
-                response = self._http.request(method, path, **request)
+                response = self._http.request(method, path, timeout=timeout, **request)
             except httpx.RequestError as error:
+                is_unclear |= not isinstance(error, _NOT_SENT)
                 outcome, advice = f"no answer from {self.url}", "Check the address, and that the service runs"
                 problem = f"{type(error).__name__}: {error}".rstrip(": ")
                 is_final = not is_repeatable and not isinstance(error, _NOT_SENT)
@@ -140,7 +145,8 @@ class ServiceLink:
                 if response.status_code < 300:
                     return response
                 if response.status_code not in (_PASSING if is_repeatable else _PUT_OFF):
-                    raise self._error(response)
+                    is_unclear |= response.status_code >= 500  # said by something in between, whatever the service did
+                    raise self._error(response, is_unclear=is_unclear and method == "POST")
                 outcome, advice = f"{self.url} put the call off", "Try again later"
                 problem, is_final = f"{response.status_code} {_refusal(response)[1]}", False
                 after = response.headers.get("Retry-After", "")
@@ -164,7 +170,8 @@ class ServiceLink:
             )
         return unpack(response.content)
 
-    def _error(self, response: httpx.Response) -> EnvfleetError:
+    def _error(self, response: httpx.Response, *, is_unclear: bool) -> EnvfleetError:
+        """Return the error for an answer; `is_unclear` tells whether the call may have been carried out before."""
         status, (reason, detail) = response.status_code, _refusal(response)
         if status == 422:
             return InvalidArgument(detail)
@@ -178,6 +185,8 @@ class ServiceLink:
             detail = f"{self.url} points to {response.headers.get('Location', 'elsewhere')}: pass that address"
         elif not reason:
             detail = f"{self.url} answered {status}: {detail}; check that the address is that of an envfleet service"
+        if is_unclear and reason in _SAID_FIRST:
+            return ServiceUnreachable(f"no answer, so it is unknown whether the call was carried out: {detail}")
         error = ServiceRefused(detail)
         error.status, error.reason = status, reason
         return error

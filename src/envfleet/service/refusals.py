@@ -73,7 +73,10 @@ class OutOfStep(Refusal):
 
     def __init__(self, seq: int, expected: int) -> None:
         self.seq = seq
-        super().__init__(f"the fleet made {seq} calls, the request expects {expected}: somebody else uses it, too")
+        super().__init__(
+            f"the fleet made {seq} calls, the request expects {expected}: an answer was lost or somebody else uses it, "
+            "too; reset all sub-environments to go on"
+        )
 
 
 class EpisodeOver(Refusal):

@@ -14,7 +14,7 @@ from envfleet.remote.codec import pack
 from envfleet.service.database.journal import Conflict, Journal, JournalEntry, live_envs_spent
 from envfleet.service.database.scores import fleets_that_count
 from envfleet.service.database.store import Store
-from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Made
+from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Made, pack_reply
 from envfleet.service.hosting.memory import Memory
 from envfleet.service.metrics import Metrics
 from envfleet.service.refusals import Busy, Closed, EnvFailed, OutOfStep
@@ -204,7 +204,7 @@ class Fleets:
                 return pack(hosted.last[1]), True
             if seq != hosted.seq:
                 raise OutOfStep(hosted.seq, seq)
-            return pack(self.make(hosted, event, key, most_steps=most_steps).reply), False
+            return self.make(hosted, event, key, most_steps=most_steps).packed, False
 
     def make(
         self, hosted: HostedFleet, event: Mapping[str, Any], key: bytes = b"", *, most_steps: int | None = None
@@ -230,6 +230,7 @@ class Fleets:
             entry.snapshots.append({"fleet_id": hosted.fleet_id, "seq": seq, "body": hosted.save()})
         try:
             made = hosted.make(event)
+            packed = pack_reply(made.reply)  # what cannot be sent must not have happened
             entry.episodes = [{**episode, **hosted.owner} for episode in made.episodes]
             if made.steps:
                 entry.steps[user_id] = made.steps
@@ -244,7 +245,7 @@ class Fleets:
             hosted.snapshot_seq = seq
         hosted.last = key, made.reply
         self._metrics.env_steps.labels(hosted.config.env).inc(made.steps)
-        return made
+        return made._replace(packed=packed)
 
     def drop(self, hosted: HostedFleet) -> None:
         """Put a fleet in use out of memory, after a failure in which nothing was done; it is built again when used."""
@@ -295,7 +296,7 @@ class Fleets:
             except EnvfleetError as error:
                 _log.info("fleet %s is not reaped yet: %s", row["id"], error)
         for hosted in held:
-            if hosted.touched_at < now - self._settings.evict_after_s:
+            if hosted.touched_at < now - self._settings.evict_after_s and not hosted.is_behind:
                 self._memory.drop_unused(hosted)
         self._store.purge(now - self._settings.retention_days * 86_400, fleets_that_count())
 

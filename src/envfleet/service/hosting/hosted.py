@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError
+from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError, WireError
 from envfleet.fleet.checks import check_rows
 from envfleet.kernels.batch_base import BatchState
 from envfleet.remote.codec import pack, unpack
@@ -62,11 +62,13 @@ class Made(NamedTuple):
         reply: For the client, as values that `pack` takes.
         episodes: Those that ended.
         steps: How many steps sub-environments made.
+        packed: The reply as bytes, once it was committed.
     """
 
     reply: dict[str, Any]
     episodes: list[dict[str, Any]]
     steps: int
+    packed: bytes = b""
 
 
 class HostedFleet:
@@ -127,6 +129,8 @@ class HostedFleet:
             raise InvalidArgument("seeds were given, but this fleet is ranked: leave them out, the service draws them")
         elif event["seeds"] is None and (is_ranked or self.seq == 0):
             event["seeds"] = secrets.randbits(_SEED_BITS)
+        elif isinstance(event["seeds"], list) and self.seq == 0:  # the first reset is of all
+            event["seeds"] = [secrets.randbits(_SEED_BITS) if seed is None else seed for seed in event["seeds"]]
         return event
 
     def make(self, event: Mapping[str, Any]) -> Made:
@@ -252,6 +256,20 @@ class HostedFleet:
             _log.warning("fleet %s is closed, though its environment failed to: %s", self.fleet_id, error)
         finally:
             self.when_closed()
+
+
+def pack_reply(reply: dict[str, Any]) -> bytes:
+    """Return a reply as bytes.
+
+    Raises:
+        EnvFailed: It holds something that cannot be sent.
+    """
+    try:
+        return pack(reply)
+    except WireError as error:
+        raise EnvFailed(
+            "what the environment gave cannot be sent, so nothing was done; the service's log says more"
+        ) from error
 
 
 def _without_records(array: NDArray[Any]) -> NDArray[Any]:
