@@ -213,3 +213,17 @@ def test_the_fleet_protocol_does_not_reach_into_episodes(ann: Caller, verb: str,
     response = ann.post(f"/fleets/{fleet}/{verb}", seq=1, **body)
     assert response.status_code == 422
     assert "belongs to the episode protocol" in response.text
+
+
+def test_decisions_that_were_made_are_told_though_others_are_refused(ann: Caller, service: Service) -> None:
+    """Steps of two lengths are two calls of the fleet; the quota has room for one."""
+    caller = Caller(ann.http, service.tokens.create("dora", max_steps_per_day=1))
+    ids = group(caller, 2)
+    asked = [*actions_of(ids[:1], [0]), *actions_of(ids[1:], [0], step_size=20)]
+    response = caller.json("/episode/vectorized_step", episode_actions=asked)
+    assert response.status_code == 200, response.text
+    reply = response.json()
+    assert 400 < reply["rewards"][0] < 520
+    assert "steps" in reply["infos"][1]["error"]
+    refused = caller.json("/episode/vectorized_step", episode_actions=asked)
+    assert (refused.status_code, refused.json()["code"]) == (403, "quota")

@@ -63,6 +63,8 @@ def test_the_interface_is_described(http: httpx.Client) -> None:
     assert "/api/v2/fleets/{fleet}/step" in paths
     assert "/api/v1/episode/vectorized_step" in paths
     assert [http.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]  # they load third-party scripts
+    codes = [http.post(path).json()["code"] for path in ("/api/v2/nothing", "/api/v2/me")]
+    assert codes == ["not_found", "not_allowed"]
 
 
 def test_the_access_log_is_json_without_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

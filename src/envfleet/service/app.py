@@ -61,7 +61,7 @@ def make_app(settings: Settings) -> FastAPI:
     ):
         app.include_router(router)
     web.install(app)
-    for kind in (EnvfleetError, RequestValidationError, SQLAlchemyError, TimeoutError, 408, 413):
+    for kind in (EnvfleetError, RequestValidationError, SQLAlchemyError, TimeoutError, 404, 405, 408, 413):
         app.add_exception_handler(kind, _refuse)
     return app
 

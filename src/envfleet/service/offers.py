@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 import envfleet
 from envfleet.envs.hosting import Hosting
 from envfleet.errors import InvalidArgument
+from envfleet.kernels.registration import is_kernel
 from envfleet.machine import version_of
 from envfleet.registry import BACKENDS, find_hosting
-from envfleet.sources import kernel_spec
+from envfleet.sources import find_spec
 
 _BACKENDS = tuple(name for name in BACKENDS if name != "kernel")
 _START_TIMEOUT_S = 60.0
@@ -41,6 +42,7 @@ class Offer(BaseModel):
 
     Attributes:
         env: Gymnasium's id.
+        module: What to import first, so that it is registered.
         backend: That of `envfleet.make`, for environments that are no kernels.
         workers: Of one fleet, for them.
         step_timeout_s: Seconds that one of them may take for a step or a reset, with a backend that can end it.
@@ -56,6 +58,7 @@ class Offer(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     env: str
+    module: str = ""
     backend: str = "process"
     workers: int = Field(default=1, ge=1)
     step_timeout_s: float = Field(default=10.0, gt=0)
@@ -75,7 +78,7 @@ class Offer(BaseModel):
     @property
     def is_kernel(self) -> bool:
         """Whether its state can be saved."""
-        return kernel_spec(self.env) is not None
+        return is_kernel(self.spec)
 
     def count_processes(self, num_envs: int) -> int:
         """Worker processes on this machine of a fleet of so many sub-environments."""
@@ -84,7 +87,7 @@ class Offer(BaseModel):
     @property
     def spec(self) -> EnvSpec:
         """Gymnasium's."""
-        return gym.spec(self.env)
+        return find_spec(f"{self.module}:{self.env}" if self.module else self.env)
 
     def version(self) -> str:
         """Version of the code that it consists of, on which it depends how an episode goes on."""
@@ -123,34 +126,19 @@ class Offer(BaseModel):
             return own
         kwargs |= {"autoreset_mode": autoreset_mode, "seed": 0}
         if self.is_kernel:
-            return envfleet.make(self.env, num_envs, backend="kernel", **kwargs)
+            return envfleet.make(self.spec, num_envs, backend="kernel", **kwargs)
         limits = {"step_timeout_s": self.step_timeout_s, "start_timeout_s": _START_TIMEOUT_S}
         limits["workers"] = min(self.workers, num_envs)
         known = BACKENDS[self.backend].options
         kwargs |= {name: limit for name, limit in limits.items() if name in known}
-        return envfleet.make(self.env, num_envs, backend=self.backend, **kwargs)
-
-
-def find_env_id(name: str) -> str:
-    """Return the registered id of a name whose namespace `envfleet/` may have been left out.
-
-    Raises:
-        InvalidArgument: There is no such environment.
-    """
-    candidates = [name] if "/" in name else [name, f"envfleet/{name}"]
-    for candidate in candidates:
-        try:
-            return gym.spec(candidate).id
-        except gym.error.Error:
-            continue
-    raise InvalidArgument(f"env={name!r} is not registered: `envfleet envs` lists what is")
+        return envfleet.make(self.spec, num_envs, backend=self.backend, **kwargs)
 
 
 def make_offer(name: str, *, backend: str = "process", has_pictures: bool = False, **limits: Any) -> Offer:
     """Return the usual offer of an environment.
 
     Args:
-        name: Its id; the namespace `envfleet/` may be left out.
+        name: Its id, of which the namespace `envfleet/` may be left out, or `"module:id"`.
         backend: That of `envfleet.make`, for environments that are no kernels.
         has_pictures: Whether participants may see its pictures.
         **limits: Others of the offer's: `workers`, `step_timeout_s`, `max_num_envs`, and `abandon_penalty` for
@@ -161,8 +149,8 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
     """
     if backend not in _BACKENDS:
         raise InvalidArgument(f"backend={backend!r}: pass one of {', '.join(_BACKENDS)}; kernels are compiled anyway")
-    env = find_env_id(name)
-    limit = gym.spec(env).max_episode_steps
+    spec = find_spec(f"envfleet/{name}" if f"envfleet/{name}" in gym.registry and name not in gym.registry else name)
+    env, limit = spec.id, spec.max_episode_steps
     hosting = find_hosting(env)
     options: dict[str, Option] = {} if limit is None else {"max_episode_steps": limit}
     options |= hosting.limits
@@ -172,6 +160,7 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
         limits["abandon_penalty"] = hosting.abandon_penalty
     return Offer(
         env=env,
+        module=name.rpartition(":")[0],
         backend=backend,
         max_episode_steps=limit,
         options=options,

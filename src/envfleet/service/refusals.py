@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, StepTimeout, WireError, WorkerDied
 
 _STATUS: tuple[tuple[type[EnvfleetError], int], ...] = ((WireError, 400), (ResetNeeded, 409), (InvalidArgument, 422))
-_BODY_CODES = {408: "too_slow", 413: "too_large"}
+_HTTP_CODES = {404: "not_found", 405: "not_allowed", 408: "too_slow", 413: "too_large"}
 _UNTOLD = "the service failed to do this; its log says why"
 _log = logging.getLogger("envfleet.service")
 
@@ -140,7 +140,7 @@ def answer_to(error: Exception) -> Answer:
     if isinstance(error, RequestValidationError):
         return Answer(422, "invalid_argument", describe(error.errors()))
     if isinstance(error, HTTPException):
-        return Answer(error.status_code, _BODY_CODES[error.status_code], error.detail)
+        return Answer(error.status_code, _HTTP_CODES[error.status_code], error.detail)
     if isinstance(error, Refusal):
         if error.status == 500:
             _log.error("%s", error, exc_info=error.__cause__)

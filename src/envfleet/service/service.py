@@ -103,7 +103,9 @@ class Service:
             Unauthorized: Nobody that is known.
         """
         if not token or len(token) > _MOST_TOKEN_CHARACTERS:
-            raise Unauthorized("there is no token: pass one as `Authorization: Bearer TOKEN`")
+            raise Unauthorized(
+                "there is no token: pass one in the header `Authorization: Bearer TOKEN` or, to /api/v1, `User-Token`"
+            )
         known = self.tokens.remembered(token)
         return await self.in_thread(lambda: self.tokens.check(token)) if known is None else known
 

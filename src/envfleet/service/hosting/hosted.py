@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
@@ -100,7 +99,7 @@ class HostedFleet:
         self.touched_at = 0.0
         self.is_open, self.is_behind = True, False
         self.when_closed: Callable[[], object] = bool
-        self.can_save, self.readable = offer.is_kernel, offer.readable
+        self.can_save, self.readable, self._limit = offer.is_kernel, offer.readable, offer.spec.max_episode_steps
         self.num_processes = offer.count_processes(config.num_envs)
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
@@ -211,7 +210,7 @@ class HostedFleet:
         return {
             "fleet": self.fleet_id,
             **config.model_dump(exclude={"kind"}),
-            "max_episode_steps": self._limit(),
+            "max_episode_steps": config.options.get("max_episode_steps", self._limit),
             "seq": self.seq,
             "ended": np.array(fleet.terminated_indices, np.int64),
             "episode_ids": fleet.episode_ids,
@@ -220,10 +219,6 @@ class HostedFleet:
             "observation_space": space_to_plain(fleet.single_observation_space),
             "action_space": space_to_plain(fleet.single_action_space),
         }
-
-    def _limit(self) -> int | None:
-        given: int | None = self.config.options.get("max_episode_steps")
-        return gym.spec(self.config.env).max_episode_steps if given is None else given
 
     # ------------------------------------------------------------------ snapshots, of kernels
 

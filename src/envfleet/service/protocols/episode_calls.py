@@ -31,6 +31,7 @@ from envfleet.service.users.auth import Identity
 
 _EPISODE_ID = re.compile(r"([0-9a-f]{24})-(\d{1,6})-(\d{1,12})")
 _LEFT_ALONE_S = 60.0
+_TOLD = (NotFound, Closed, InvalidArgument, EpisodeOver)  # what one episode of several may be answered
 Reply = dict[str, Any]
 Result = Reply | EnvfleetError
 """What came of an episode's part in a call, or why it had none."""
@@ -204,8 +205,15 @@ class EpisodeCalls:
                     found[row] = error
                 else:
                     groups[min(actions[place].step_size, protocol.longest)][row] = actions[place]
+            failure: EnvfleetError | None = None  # after which the fleet must not be used
             for span, group in groups.items():
-                found.update(self._step_group(fleet, span, group))
+                if failure is None:
+                    try:
+                        found.update(self._step_group(fleet, span, group))
+                        continue
+                    except EnvfleetError as error:
+                        failure = error
+                found.update(dict.fromkeys(group, failure))
             return found
 
         return self._by_fleet([each.episode_id for each in actions], work)
@@ -235,7 +243,7 @@ class EpisodeCalls:
     def _by_fleet(
         self, episode_ids: Sequence[str], work: Callable[[HostedFleet, Mapping[int, int]], dict[int, Result]]
     ) -> list[Result]:
-        """Return a result for each episode.
+        """Return a result for each episode; raises what is no answer to one of them, unless something was done.
 
         Args:
             episode_ids: The episodes.
@@ -258,9 +266,12 @@ class EpisodeCalls:
                     if fleet.config.kind != "episodes" or max(places) >= fleet.config.num_envs:
                         raise NotFound("there is no such episode")
                     found = work(fleet, places)
-            except (NotFound, Closed, InvalidArgument) as error:
+            except EnvfleetError as error:
                 found = dict.fromkeys(places, error)
             results.update({place: found[row] for row, place in places.items()})
+        failures = [one for one in results.values() if isinstance(one, EnvfleetError) and not isinstance(one, _TOLD)]
+        if failures and all(isinstance(one, EnvfleetError) for one in results.values()):
+            raise failures[0]
         return [results[place] for place in range(len(episode_ids))]
 
 
