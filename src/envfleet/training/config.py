@@ -23,7 +23,7 @@ from envfleet.files import read_json
 from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.registry import AGENTS, find_own
 from envfleet.training.events import find_observers
-from envfleet.training.phases import SCRIPTED, TAGS, Curriculum, Environment, Length, Section, describe_unknown
+from envfleet.training.phases import SCRIPTED, TAGS, UNKNOWN, Curriculum, Environment, Length, Section, describe_unknown
 
 Backend = Literal["auto", "serial", "thread", "process", "ray", "kernel"]
 Rate = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
@@ -407,8 +407,8 @@ def _explain(error: ValidationError, source: str) -> str:
 def _line(problem: ErrorDetails) -> str:
     keys = [key for key in problem["loc"] if key not in TAGS]  # which pydantic puts between them
     context, kind, given = problem.get("ctx", {}), problem["type"], reprlib.repr(problem["input"])
-    if kind == "unknown_key":
-        return f"{_path([*keys, context['key']])} {context['problem']}"
+    if kind == UNKNOWN:
+        return f"{_path(keys)} {context['problem']}"
     if kind == "missing":
         return f"{_path(keys)} is missing: add it"
     if kind in ("union_tag_invalid", "union_tag_not_found"):

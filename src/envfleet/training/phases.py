@@ -10,8 +10,18 @@ import functools
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import gymnasium as gym
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    Tag,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from envfleet.envs.games import RANDOM, Game, find_game, known_game, known_games
 from envfleet.errors import InvalidArgument
@@ -40,22 +50,33 @@ Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
 Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 
 
+UNKNOWN: Literal["unknown_key"] = "unknown_key"
+"""Type of the error of a key that is not known; its context has the `problem` in words."""
+
+
 class Section(BaseModel):
     """A JSON object of a configuration file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _refuse_unknown(cls, data: Any) -> Any:
-        unknown = [name for name in data if name not in cls.model_fields] if isinstance(data, dict) else []
-        if unknown:
-            raise PydanticCustomError(
-                "unknown_key",
-                "{problem}",
-                {"key": unknown[0], "problem": describe_unknown(unknown[0], list(cls.model_fields))},
-            )
-        return data
+    def _describe_unknown(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Add to errors of keys that are not known which ones are."""
+        try:
+            return read(data)
+        except ValidationError as error:
+            raise ValidationError.from_exception_data(
+                cls.__name__, [cls._describe(one) for one in error.errors()]
+            ) from None
+
+    @classmethod
+    def _describe(cls, problem: ErrorDetails) -> InitErrorDetails:
+        kind, context = problem["type"], problem.get("ctx", {})
+        if kind == "extra_forbidden":
+            kind, context = UNKNOWN, {"problem": describe_unknown(str(problem["loc"][-1]), list(cls.model_fields))}
+        told: Any = PydanticCustomError(UNKNOWN, "{problem}", context) if kind == UNKNOWN else kind
+        return InitErrorDetails(type=told, loc=problem["loc"], input=problem["input"], ctx=context)
 
 
 def describe_unknown(name: str, accepted: list[str]) -> str:

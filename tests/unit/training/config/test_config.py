@@ -174,3 +174,18 @@ def test_configurations_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         config.seed = 1
     assert isinstance(config, RunConfig)
+
+
+def test_all_mistakes_of_a_section_are_told_together() -> None:
+    phase = {"nam": "x", "transitions": -4, "opponent": {"type": "none", "weigth": 1}}
+    with pytest.raises(InvalidArgument, match="has 5 mistakes") as caught:
+        parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": "SAC", "typ": "SAC"}})
+    told = str(caught.value)
+    for place in (
+        "phases[0].nam is an unknown key",
+        "opponent.weigth is",
+        "name is missing",
+        "transitions is -4",
+        "did you mean type?",
+    ):
+        assert place in told
