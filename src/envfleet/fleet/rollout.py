@@ -63,7 +63,8 @@ class Rollout:
         terminated: bool `(T, N)`.
         truncated: bool `(T, N)`.
         is_reset: Steps that only reset the row (`NEXT_STEP`), bool `(T, N)`.
-        infos: Numbers from the infos by name, `(T, N, …)`; 0 where a sub-environment gave none.
+        infos: Numbers from the infos by name, `(T, N, …)`, of a dtype for all steps; 0 where a sub-environment gave
+            none. A name is left out, here or in `episodes`, if its shape changes, or if it is no number in some step.
         episodes: The episodes that ended.
         memory: What `out` needs to use the arrays again; private to the engine.
         log_probs: Logarithm of the probability (`Discrete`) or density (`Box`) of each action, float32 `(T, N)`; `None`
@@ -211,7 +212,7 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
     for slab, leaf in zip(slabs.observations, layouts[0].apart(engine.observe()), strict=True):
         slab[0] = leaf
     ended: list[tuple[int, EndedEpisodes, list[NDArray[Any]], dict[str, Any]]] = []
-    infos: dict[str, NDArray[Any]] = {}
+    stacked: dict[str, Any] = {}
     for t in range(count):
         slabs.is_reset[t] = episodes.ended
         actions = choose(t, layouts[0].batch([slab[t] for slab in slabs.observations]))
@@ -222,7 +223,7 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
         for slab, leaf in zip(slabs.actions, layouts[1].apart(actions), strict=True):
             slab[t] = leaf
         slabs.rewards[t], slabs.terminated[t], slabs.truncated[t] = rewards, terminated, truncated
-        _stack_infos(infos, step_infos, t, count)
+        _stack_infos(stacked, step_infos, t, count)
         found = episodes.described if episodes.on_step(rewards, np.stack((terminated, truncated))) else None
         if found is not None:
             if traits.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -230,6 +231,7 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
                 step_infos = step_infos.get("final_info", {})
             ended.append((t, found, [np.asarray(leaf)[found.rows] for leaf in leaves], step_infos))
     all_observations, all_actions = layouts[0].batch(slabs.observations), layouts[1].batch(slabs.actions)
+    infos = {name: slab for name, slab in stacked.items() if slab is not None}
     told = _join_episodes(ended, layouts[0], infos)
     return Rollout(all_observations, all_actions, *slabs[2:], infos, told, slabs)
 
@@ -297,13 +299,23 @@ def is_batched(policy: Any) -> bool:
     return len([one for one in found if one.kind in kinds and one.default is one.empty]) <= 1
 
 
-def _stack_infos(stacked: dict[str, NDArray[Any]], infos: dict[str, Any], t: int, num_steps: int) -> None:
+def _is_numeric(values: Any, shape: tuple[int, ...]) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind in "biufc" and values.shape == shape
+
+
+def _stack_infos(stacked: dict[str, Any], infos: dict[str, Any], t: int, num_steps: int) -> None:
+    """Add the infos of a step; a name that is to be left out stays as `None`."""
     for name, values in infos.items():
-        if not isinstance(values, np.ndarray) or values.dtype == object or str(name)[:1] == "_" or name in _NOT_STACKED:
+        if str(name)[:1] == "_" or name in _NOT_STACKED:
             continue
-        if name not in stacked:
+        if name not in stacked and isinstance(values, np.ndarray):
             stacked[name] = np.zeros((num_steps, *values.shape), values.dtype)
-        stacked[name][t] = values
+        slab = stacked.get(name)
+        if slab is None or not _is_numeric(values, slab.shape[1:]):
+            stacked[name] = None
+        else:
+            stacked[name] = slab.astype(np.result_type(slab, values), copy=False)
+            stacked[name][t] = values
 
 
 def _join_episodes(
@@ -322,6 +334,8 @@ def _join_episodes(
     last_infos = {}
     for name, slab in infos.items():
         empty = np.zeros(slab.shape[1:], slab.dtype)
-        parts = [np.asarray(given.get(name, empty))[one.rows] for _, one, _, given in ended]
-        last_infos[name] = np.concatenate([empty[:0], *parts])
+        given = [(step_infos.get(name, empty), one.rows) for _, one, _, step_infos in ended]
+        if all(_is_numeric(values, empty.shape) for values, _ in given):
+            parts = [values[ended_rows] for values, ended_rows in given]
+            last_infos[name] = np.concatenate([empty[:0], *parts])
     return RolloutEpisodes(steps, rows, returns, lengths, ids, layout.batch(last), last_infos)
