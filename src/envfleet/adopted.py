@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class AdoptedEngine(Engine):
         self._steps += self.traits.num_envs
         infos = dict(infos)
         rewards, flags = np.asarray(rewards, np.float64), np.array((terminated, truncated), np.bool_)
-        self._observations, self._finals = observations, infos.get("final_obs")
+        self._observations, self._finals = deepcopy((observations, infos.get("final_obs")))
         episodes = self._episodes
         if episodes.on_step(rewards, flags) and episodes.described is not None:
             infos.update(episodes.described.entries(self.traits.num_envs))
@@ -146,7 +147,7 @@ class AdoptedEngine(Engine):
         if final:
             return self._observe_finals()
         if rows is None:
-            return self._observations
+            return deepcopy(self._observations)
         values, space = list(iterate(self._batched_space, self._observations)), self.traits.single_observation_space
         return concatenate(space, [values[row] for row in rows], create_empty_array(space, len(rows)))
 

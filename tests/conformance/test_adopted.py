@@ -111,6 +111,22 @@ def test_what_it_cannot_do_is_refused_in_words() -> None:
         assert len(rollout.episodes) == 2 * NUM_ENVS
 
 
+def test_what_is_returned_is_the_callers_own() -> None:
+    env_fns = [functools.partial(CountingEnv, 2)] * NUM_ENVS
+    zeros = np.zeros(NUM_ENVS, np.int64)
+    with envfleet.adopt(SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)) as fleet:
+        observations, _ = fleet.reset(seed=0)
+        before = observations.copy()
+        observations /= 100
+        np.testing.assert_array_equal(fleet.rollout("random", 1, seed=0).observations[0], before)
+        observations, *_, infos = fleet.step(zeros)
+        before, last = observations.copy(), infos["final_obs"][1].copy()
+        observations /= 100
+        infos["final_obs"][1][:] = 7
+        np.testing.assert_array_equal(fleet.final_observations[1], last)
+        np.testing.assert_array_equal(fleet.rollout("random", 1, seed=0).observations[0], before)
+
+
 @pytest.mark.parametrize("given", [CountingEnv(), gym.make("CartPole-v1"), None])
 def test_what_is_no_vector_environment(given: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"without '.*', expected a gymnasium.vector.VectorEnv: .*make\(\)"):
