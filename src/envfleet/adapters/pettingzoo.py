@@ -12,8 +12,10 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from envfleet.adapters.pettingzoo_game import ParallelGame
+from envfleet.adapters.sb3_infos import spread_infos
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.infos import scatter_infos, take_infos
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.make import make
 
@@ -135,10 +137,10 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
             SubEnvError: A game raised.
         """
         observations, _, _, is_late, infos = self.games.step(self._to_games(actions))
-        rewards, _ = self._gather(infos, "reward", np.dtype(np.float64))
-        terminated, has_flags = self._gather(infos, "terminated", np.dtype(np.bool_))
-        truncated, _ = self._gather(infos, "truncated", np.dtype(np.bool_))
-        is_active, _ = self._gather(infos, "is_active", np.dtype(np.bool_))
+        rewards, _ = self._read(infos, "reward", np.float64)
+        terminated, has_flags = self._read(infos, "terminated", np.bool_)
+        truncated, _ = self._read(infos, "truncated", np.bool_)
+        is_active, _ = self._read(infos, "is_active", np.bool_)
         lost = np.repeat(is_late, len(self.agent_names)) & ~has_flags  # a game that failed, and began anew
         truncated |= lost
         spread = {**self._spread(infos), "is_active": is_active | lost, "_is_active": np.ones(self.num_envs, np.bool_)}
@@ -167,26 +169,35 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         leaves = self._observations.apart(observations)
         return self._observations.batch([leaf.reshape(self.num_envs, *leaf.shape[2:]) for leaf in leaves])
 
-    def _gather(
-        self, infos: Mapping[str, Any], name: str, dtype: np.dtype[Any] | None = None
+    def _read(
+        self, infos: Mapping[str, Any], name: str, dtype: type[np.generic]
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return one of the agents' infos by row, and the mask of the rows that have it.
+        """Return a number that every game gives of its agents by row, and the mask of the rows that have it.
 
-        With a `dtype`, of games that ended and were reset in the same step: that of the end.
+        Of games that ended and were reset in the same step: that of the end.
         """
-        columns = [(agent, infos, f"{agent}.{name}") for agent in self.agent_names]
-        if dtype is not None:
-            columns += [(agent, infos.get("final_info", {}), key) for agent, _, key in columns]
-        found = [(self.agent_names.index(agent), source, key) for agent, source, key in columns if key in source]
-        shown = np.zeros((self.num_games, len(self.agent_names)), np.bool_)
-        kinds = [source[key] for _, source, key in found]
-        shape = kinds[0].shape[1:] if kinds else ()
-        values = np.zeros((*shown.shape, *shape), dtype or np.result_type(*kinds))
-        for place, source, key in found:
-            mask = source[f"_{key}"]
-            values[mask, place] = source[key][mask]
-            shown[mask, place] = True
-        return values.reshape(self.num_envs, *shape), shown.reshape(self.num_envs)
+        shape = self.num_games, len(self.agent_names)
+        values, shown = np.zeros(shape, dtype), np.zeros(shape, np.bool_)
+        for source in (infos, infos.get("final_info", {})):
+            for place, agent in enumerate(self.agent_names):
+                if (key := f"{agent}.{name}") in source:
+                    mask = source[f"_{key}"]
+                    values[mask, place] = source[key][mask]
+                    shown[mask, place] = True
+        return values.reshape(self.num_envs), shown.reshape(self.num_envs)
+
+    def _gather(self, infos: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Return one of the agents' own infos by row, with its mask; as objects, if agents give unlike ones."""
+        keys = {place: f"{agent}.{name}" for place, agent in enumerate(self.agent_names) if f"{agent}.{name}" in infos}
+        is_dict = all(isinstance(infos[key], Mapping) for key in keys.values())
+        parts = []
+        for place, key in keys.items():
+            column, games = infos[key], np.flatnonzero(infos[f"_{key}"])
+            if isinstance(column, Mapping) and not is_dict:
+                column = np.array(spread_infos(column, self.num_games), object)
+            own = take_infos({name: column, f"_{name}": infos[f"_{key}"]}, games)
+            parts.append((own, games * len(self.agent_names) + place))
+        return scatter_infos(parts, self.num_envs)
 
     def _spread(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         """Turn infos of games into infos of rows."""
@@ -200,7 +211,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
                 continue
             name = bare.removeprefix(prefix)
             if name not in rows and name not in _OWN:
-                rows[name], rows[f"_{name}"] = self._gather(infos, name)
+                rows |= self._gather(infos, name)
         return rows
 
     def _repeat(self, key: str, value: Any) -> Any:

@@ -140,6 +140,48 @@ def test_rows_are_the_agents_of_games_played_one_by_one(backend: Backend, mode: 
                         np.testing.assert_array_equal(shown, np.zeros(2) if last is None else last)
 
 
+class Telling(Race):
+    """Gives infos of all kinds, some of them unlike those of other agents."""
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        *results, infos = super().step(actions)
+        for place, (agent, info) in enumerate(infos.items()):
+            info |= {"stats": {"turn": self._turn, "deep": {"name": agent}}, "ragged": np.full(place + 1, self._turn)}
+            info["kind"] = [self._turn, {"x": self._turn}, "text"][self.possible_agents.index(agent)]
+        return *results, infos
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name)
+def test_infos_of_all_kinds_go_by_rows(mode: AutoresetMode) -> None:
+    with AgentFleet.make(functools.partial(Telling, 3), 2, backend="serial", autoreset_mode=mode) as fleet:
+        fleet.reset(seed=5)
+        *_, infos = fleet.step(np.full(6, 0))
+        assert infos["stats"]["turn"].tolist() == [1] * 6
+        assert infos["stats"]["deep"]["name"].tolist() == ["red", "green", "blue"] * 2
+        assert [array.tolist() for array in infos["ragged"]] == [[1], [1, 1], [1, 1, 1]] * 2
+        assert infos["kind"].tolist() == [1, {"x": 1}, "text"] * 2
+        for name in ("stats", "ragged", "kind"):
+            assert infos[f"_{name}"].all()
+        for _ in range(2):
+            *_, truncated, infos = fleet.step(np.full(6, 0))
+        assert truncated.all()
+        last = infos if mode is AutoresetMode.NEXT_STEP else infos["final_info"]
+        assert last["stats"]["turn"].tolist() == [3] * 6
+        assert last["kind"].tolist() == [3, {"x": 3}, "text"] * 2
+
+
+def test_infos_of_agents_that_have_ended_are_none() -> None:
+    with AgentFleet.make(Telling, 1, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        for _ in range(5):
+            *_, infos = fleet.step(np.array([0, 2, 0]))
+        *_, infos = fleet.step(np.array([0, 2, 0]))
+        assert infos["_kind"].tolist() == [True, False, True]
+        assert infos["kind"].tolist() == [6, None, "text"]
+        assert infos["stats"]["turn"].tolist() == [6, 0, 6]
+        assert infos["ragged"][1] is None
+
+
 def test_the_numbers_of_episodes_are_those_of_agents() -> None:
     with AgentFleet.make(Race, 2, backend="serial", record_episodes=True) as fleet:
         fleet.reset(seed=0)
