@@ -166,7 +166,10 @@ class FileMail:
         """Return the pickled message of a slot."""
         head = os.pread(self._fd, self._HEAD_BYTES, slot * self._HEAD_BYTES)
         offset, length = int.from_bytes(head[:8], "little"), int.from_bytes(head[16:], "little")
-        return os.pread(self._fd, length, offset)
+        data = b""
+        while len(data) < length and (part := os.pread(self._fd, length - len(data), offset + len(data))):
+            data += part  # one call reads at most 2 GiB
+        return data
 
 
 class HeapMail(dict[int, Any]):

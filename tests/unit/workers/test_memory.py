@@ -163,6 +163,14 @@ def test_mail_is_read_by_another_process_again_and_again(file: NamelessFile) -> 
     assert output == b"['shorter again'] {'other': 'slot'} ['shorter again']\n"
 
 
+def test_a_message_may_take_many_reads(file: NamelessFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of more than 2 GiB does."""
+    mail, pread = FileMail(file.fd, 2), os.pread
+    mail.put(1, "x" * 1000)
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 24), offset))
+    assert mail.get(1) == "x" * 1000
+
+
 def test_a_limit_on_the_size_of_files_is_out_of_memory() -> None:
     code = """
 import resource
