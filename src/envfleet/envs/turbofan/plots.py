@@ -45,7 +45,8 @@ class EngineLog:
         """Add one decision.
 
         Args:
-            observation: What came of it, `(step_size, 9)` or `(9,)`, or longer rows, of which the sensors are taken.
+            observation: What came of it, `(step_size, 9)`, or `(9,)`, which then stands for every flight; or longer
+                rows, of which the sensors are taken.
             action: The action.
             reward: The block's reward.
             info: The infos of that engine: `num_rows`, `reason`, and `degradation` if revealed.
@@ -53,7 +54,8 @@ class EngineLog:
         info = info or {}
         observation = np.asarray(observation)
         rows = observation.reshape(-1, observation.shape[-1])[:, :NUM_SENSORS]
-        self.blocks.append(rows[: int(info.get("num_rows", len(rows)))])
+        num_rows = int(info.get("num_rows", len(rows)))
+        self.blocks.append(rows.repeat(num_rows, axis=0) if observation.ndim == 1 else rows[:num_rows])
         self.actions.append(int(action))
         self.rewards.append(float(reward))
         self.reason = int(info.get("reason", self.reason))

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 import envfleet
 from envfleet.envs.turbofan import FAILURE, SOLD, Turbofan, turbofan
+from envfleet.envs.turbofan.engines import make_engines
 from envfleet.envs.turbofan.plots import EngineLog, plot_rewards, plot_sensors
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import read_kernel
@@ -124,3 +126,20 @@ def test_pictures_show_repairs_and_the_end() -> None:
     assert [text.get_text() for text in sensors.legends[0].get_texts()] == ["repair", "sale"]
     assert len(plot_rewards(log).axes[0].patches) == 11
     assert len(log.degradation) == 11
+
+
+def test_last_rows_alone_count_all_flights() -> None:
+    spec, logs = gymnasium.spec("envfleet/Turbofan-v0"), []
+    for is_whole in (True, False):
+        logs.append(log := EngineLog())
+        options = {"step_size": 10, "return_all_states": is_whole}
+        with make_engines(spec, 1, AutoresetMode.DISABLED, options) as fleet:
+            fleet.reset(seed=3)
+            for action in (0, 0, 1, 0, 2):
+                observations, rewards, *_, infos = fleet.step(np.array([action]))
+                info = {name: infos[name][0] for name in ("num_rows", "reason")}
+                log.add(observations[0], action, rewards[0], info=info)
+    whole, last = (log.portrait() for log in logs)
+    assert last.text == whole.text == "Repaired at flight 21. Sale at flight 41."
+    assert last.ends.tolist() == whole.ends.tolist()
+    assert {len(line.values) for line in last.lines} == {41}
