@@ -29,7 +29,7 @@ CLOSE_TIMEOUT_S = 10.0
 Indices = Sequence[int] | NDArray[np.integer[Any]]
 
 _ALL_AT_ONCE = "which steps all at once: pass all, or make the fleet with another backend"
-_NO_OBJECTS = "whose sub-environments are no Python objects here: use call(), get_attr() and set_attr()"
+_NO_OBJECTS = "whose sub-environments are no Python objects here: read attributes with get_attr()"
 _NO_STATES = "which cannot save sub-environments: make the fleet with another backend"
 
 _READY, _TORN = Lifecycle.READY, Lifecycle.TORN
