@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from dotenv import dotenv_values, find_dotenv
 
@@ -21,11 +22,11 @@ def find_setting(name: str) -> str | None:
     return os.environ.get(name) or (dotenv_values(path).get(name) if path else None) or None
 
 
-def find_token(given: str | None, option: str = "token=…") -> str:
+def find_token(given: Any, option: str = "token=…") -> str:
     """Return the token to use: the one that is given, else that of `ENVFLEET_TOKEN`.
 
     Args:
-        given: The token, if there is one.
+        given: The token, a `str`, if there is one.
         option: How it is given, for the message that it is missing.
 
     Raises:
@@ -37,6 +38,8 @@ def find_token(given: str | None, option: str = "token=…") -> str:
             f"no token: pass {option}, or put {TOKEN}=… into the environment or a file .env; whoever runs the service "
             "makes one with `envfleet token create NAME`"
         )
+    if not isinstance(token, str):
+        raise InvalidArgument(f"the token is of type {type(token).__name__}, expected a str: pass {option} as text")
     if not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidArgument("the token has characters that no token has: copy it again, without spaces and quotes")
     return token
