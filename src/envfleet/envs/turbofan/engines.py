@@ -75,12 +75,6 @@ class BlockEngine(KernelEngine):
         return super().observe(rows, final=final)[:, self._seen]
 
 
-def has_program(options: Mapping[str, Any]) -> bool:
-    """Return whether one of the two programs is that of the very kernel for some options, so that nothing is cut."""
-    size, is_whole = options.get("step_size", SHORT_BLOCK), options.get("return_all_states", True)
-    return is_whole is True and size in (SHORT_BLOCK, LONG_BLOCK)
-
-
 def make_engines(spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]) -> Fleet:
     """Make a fleet of engines on one of the two programs.
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.envs.hosting import EpisodeProtocol, Hosting
-from envfleet.envs.turbofan.engines import LONG_BLOCK, has_program, make_engines
+from envfleet.envs.turbofan.engines import LONG_BLOCK, make_engines
 from envfleet.envs.turbofan.kernel import FAILURE, REPAIR, SOLD
 from envfleet.envs.turbofan.plots import EngineLog
 
@@ -36,8 +36,8 @@ class EngineHosting(Hosting):
     )
 
     def make(self, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]) -> Any:
-        """Make a fleet on one of the programs that all blocks share, unless it is that of this very block."""
-        return None if has_program(options) else make_engines(spec, num_envs, autoreset_mode, options)
+        """Make a fleet on one of the programs that all blocks share."""
+        return make_engines(spec, num_envs, autoreset_mode, options)
 
     def count(
         self,
