@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from envfleet import machine
+from envfleet.backends import plan_workers
 from envfleet.kernels.threads import Crew
 from envfleet.machine import cgroup_cores, usable_cores, whole_cores
 from envfleet.options import Options
-from envfleet.workers.build import plan_workers
 
 
 def test_cgroup_v2(tmp_path: Path) -> None:

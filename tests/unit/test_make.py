@@ -12,9 +12,9 @@ import pytest
 
 import envfleet
 from envfleet import choice
+from envfleet.backends import plan_workers
 from envfleet.options import Options
 from envfleet.testing.envs import CountingEnv
-from envfleet.workers.build import plan_workers
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_a_thread_that_learns_beside_the_games_has_a_core(
     monkeypatch: pytest.MonkeyPatch, kind: str, hyperparameters: dict[str, Any], device: str, workers: int
 ) -> None:
     monkeypatch.setattr(building, "whole_cores", lambda: 4)
-    monkeypatch.setattr("envfleet.workers.build.whole_cores", lambda: 4)
+    monkeypatch.setattr("envfleet.backends.whole_cores", lambda: 4)
     monkeypatch.setattr("envfleet.choice.CHEAP_STEP_S", 0.0)
     monkeypatch.setattr("envfleet.choice.MARGIN", 0.0)  # so that processes are always chosen
     phase = {"name": "all", "transitions": 1_000, "environment": {"id": "Pendulum-v1"}}
