@@ -7,20 +7,11 @@ from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import gymnasium as gym
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    ModelWrapValidatorHandler,
-    Tag,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, create_model, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from envfleet.envs.games import RANDOM, Game, find_game, known_game, known_games
@@ -61,7 +52,7 @@ class Section(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _describe_unknown(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+    def _describe_unknown(cls, data: Any, read: Callable[[Any], Self]) -> Self:
         """Add to errors of keys that are not known which ones are."""
         try:
             return read(data)
