@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
 
-_PYTHON_TYPES: dict[Any, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
-
 OF_ARRAY = "assigns to {name!r}, an array of the state: write its elements, as in `state.{name}[:] = values`"
 _RANKS = {"b": 0, "i": 1, "u": 1, "f": 2}
 _NAMES = ("bool", "int", "float")
@@ -156,13 +154,11 @@ def _dtype_of(kind: Any, value: Any, where: str) -> Any:
                 "True is 1 and False is 0"
             )
         return value
-    if kind in _PYTHON_TYPES:
-        return np.dtype(_PYTHON_TYPES[kind])
-    if isinstance(kind, type) and issubclass(kind, enum.IntEnum):
-        return np.dtype(np.int64)
-    if isinstance(kind, type) and issubclass(kind, (np.number, np.bool_)):
-        check_precision(np.dtype(kind), where)
-        return np.dtype(kind)
+    is_known = isinstance(kind, type) and issubclass(kind, (np.number, np.bool_, enum.IntEnum))
+    if is_known or kind in (bool, int, float):
+        dtype = np.dtype(np.int64 if issubclass(kind, enum.IntEnum) else kind)
+        check_precision(dtype, where)
+        return dtype
     raise KernelError(
         f"{where} is annotated as {kind!r}, expected float, int, bool or a numpy scalar type such as np.float32; "
         f"for an array write `{where.rpartition('.')[2]}: NDArray[np.float32] = array(shape, np.float32)`"

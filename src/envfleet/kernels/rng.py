@@ -24,17 +24,8 @@ import numpy as np
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.ziggurat import EDGE, HEIGHT, INSIDE, WIDTH
 
-RNG_DTYPE: Final = np.dtype(
-    [
-        ("state_hi", "u8"),
-        ("state_lo", "u8"),
-        ("inc_hi", "u8"),
-        ("inc_lo", "u8"),
-        ("uinteger", "u4"),
-        ("has_uint32", "u4"),
-    ],
-    align=True,
-)
+_WORDS = [(name, "u8") for name in ("state_hi", "state_lo", "inc_hi", "inc_lo")]
+RNG_DTYPE: Final = np.dtype([*_WORDS, ("uinteger", "u4"), ("has_uint32", "u4")], align=True)
 """One PCG64: 128 bits of state, 128 bits of increment, and the half of a draw that is kept for the next 32-bit draw."""
 
 
@@ -320,13 +311,7 @@ def from_generator(generator: np.random.Generator) -> np.record:
 def to_generator(record: np.void) -> np.random.Generator:
     """Make a generator that goes on exactly where `record`, a record of `RNG_DTYPE`, stands."""
     bits = np.random.PCG64(0)
-    bits.state = {
-        "bit_generator": "PCG64",
-        "state": {
-            "state": int(record["state_hi"]) << 64 | int(record["state_lo"]),
-            "inc": int(record["inc_hi"]) << 64 | int(record["inc_lo"]),
-        },
-        "has_uint32": int(record["has_uint32"]),
-        "uinteger": int(record["uinteger"]),
-    }
+    state_hi, state_lo, inc_hi, inc_lo, uinteger, has_uint32 = record.item()
+    words: Any = {"state": state_hi << 64 | state_lo, "inc": inc_hi << 64 | inc_lo}
+    bits.state = {"bit_generator": "PCG64", "state": words, "has_uint32": has_uint32, "uinteger": uinteger}
     return np.random.Generator(bits)
