@@ -145,7 +145,7 @@ class BatchBase(abc.ABC):
         if not self._has_final_infos:
             return Ended(episodes, now, None, {})
         observations, *infos = (last(one.name) for one in self.plan.finals)
-        return Ended(episodes, now, observations, dict(zip(self.spec.kernel.info_fields, infos, strict=True)))
+        return Ended(episodes, now, observations, dict(zip(self.spec.info_fields, infos, strict=True)))
 
     def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """State and parameters of one row as records, `(1,)` each; copies."""

@@ -117,7 +117,7 @@ class BufferPlan:
         )
         self.kept = (*self.state.buffers, *self.life.buffers, *self.episode)
         self.actions = Buffer("actions", spec.action.dtype, spec.action.shape)
-        infos = [(f"i_{name}", spec.state.dtype[name]) for name in spec.kernel.info_fields]
+        infos = [(f"i_{name}", spec.state.dtype[name]) for name in spec.info_fields]
         self.shown = (
             Buffer("observations", spec.observation.dtype, spec.observation.shape),
             *(Buffer(name, dtype.base, dtype.shape) for name, dtype in infos),

@@ -88,7 +88,7 @@ class KernelEngine(seam.Engine):
         )
         self._is_disabled = options.autoreset_mode is AutoresetMode.DISABLED
         self._infos = KernelInfos(spec, num_envs, options)
-        self._has_infos = bool(spec.kernel.info_fields)
+        self._has_infos = bool(spec.info_fields)
         self._seeds: NDArray[np.uint64] | None = None
         self._observations: Any = None
         self._result: Any = None

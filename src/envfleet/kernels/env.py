@@ -81,7 +81,7 @@ class KernelEnv(gym.Env[Any, Any]):
         return observation, float(arrays[1][0]), bool(arrays[2][0]), bool(arrays[3][0]), self._infos(arrays)
 
     def _infos(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        columns = zip(self._kernel.kernel.info_fields, arrays[4:], strict=True)
+        columns = zip(self._kernel.info_fields, arrays[4:], strict=True)
         # Gymnasium's vector environments make columns of Python's bools and of NumPy's numbers and arrays.
         return {name: bool(col[0]) if col.ndim == 1 and col.dtype == np.bool_ else col[0] for name, col in columns}
 

@@ -56,7 +56,7 @@ class Fields:
 
     owner: str
     dtype: np.dtype[Any]
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, Any] = dataclasses.field(compare=False)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ class KernelInfos:
     """
 
     def __init__(self, spec: KernelSpec, num_envs: int, options: Options) -> None:
-        self._names, self._num_envs = tuple(spec.kernel.info_fields), num_envs
+        self._names, self._num_envs = spec.info_fields, num_envs
         self._records = options.record_episodes
         self._unpack = spec.observation.unpack
         self._all = np.ones(num_envs, np.bool_)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib
+import difflib
 import inspect
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -141,9 +141,9 @@ class ArraySpec:
         return tuple(packed[name] for name in packed.dtype.names)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # one per kernel
+@dataclasses.dataclass(frozen=True)
 class KernelSpec:
-    """A kernel as the machinery sees it.
+    """A kernel as it was when it was read; two that are equal have the same arrays and functions.
 
     Attributes:
         name: Of the class.
@@ -152,6 +152,7 @@ class KernelSpec:
         params: Fields of the parameters.
         observation: Array form of one observation.
         action: Array form of one action.
+        info_fields: Fields of the state that are told in infos.
         reset: `reset(state, rng, params)`.
         step: `step(state, action, rng, params) -> (reward, terminated)` or `(reward, terminated, truncated)`.
         observe: `observe(state, out)`.
@@ -164,25 +165,28 @@ class KernelSpec:
     params: Fields
     observation: ArraySpec
     action: ArraySpec
+    info_fields: tuple[str, ...]
     reset: Callable[..., Any]
     step: Callable[..., Any]
     observe: Callable[..., Any]
     render: Callable[..., Any] | None
+
+    def __hash__(self) -> int:
+        return hash(self.kernel)
 
 
 def find_kernel(target: type[Kernel] | str) -> type[Kernel]:
     """Return the kernel that `"module:Name"` names; a kernel is returned as it is.
 
     Raises:
-        KernelError: There is none.
+        KernelError: There is none, or it is something else.
     """
-    if not isinstance(target, str):
-        return target
-    module, _, name = target.partition(":")
     try:
-        found: type[Kernel] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        found: Any = pkgutil.resolve_name(target) if isinstance(target, str) else target
+    except (ImportError, AttributeError, ValueError) as error:
         raise KernelError(f"there is no kernel {target!r} ({error}): write it as 'package.module:Name'") from error
+    if not (isinstance(found, type) and issubclass(found, Kernel)):
+        raise KernelError(f"{found!r} is no kernel: pass a subclass of envfleet.kernels.Kernel")
     return found
 
 
@@ -205,6 +209,7 @@ def choose_kernel(target: type[Kernel] | str, options: Mapping[str, Any]) -> tup
     return (kernel.variant(**chosen) if chosen else kernel), others
 
 
+_ALIKE = 0.85  # as difflib counts: `info_field`, but not `steps`
 _SIGNATURES = {
     "reset": ("state", "rng", "params"),
     "step": ("state", "action", "rng", "params"),
@@ -214,20 +219,15 @@ _SIGNATURES = {
 
 
 def read_kernel(kernel: type[Kernel]) -> KernelSpec:
-    """Check a kernel's declaration.
+    """Check a kernel's declaration, as it is now.
 
     Raises:
         KernelError: Something is missing or of a wrong type; the message says what to write.
     """
-    key: Any = kernel  # an ordinary hashable class, which mypy does not believe
-    return _read_kernel(key)
-
-
-@functools.lru_cache(maxsize=256)
-def _read_kernel(kernel: Any) -> KernelSpec:
-    if not (isinstance(kernel, type) and issubclass(kernel, Kernel)):
-        raise KernelError(f"{kernel!r} is no kernel: pass a subclass of envfleet.kernels.Kernel")
-    name = kernel.__name__
+    name = find_kernel(kernel).__name__
+    for found in {one for one in dir(kernel) if not one.startswith("_")} - {*Kernel.__annotations__}:
+        for meant in difflib.get_close_matches(found, Kernel.__annotations__, 1, _ALIKE):
+            raise KernelError(f"{name}.{found} means nothing to envfleet: did you mean {meant}? Else rename it")
     functions = {key: _read_function(kernel, key, is_needed=key != "render") for key in _SIGNATURES}
     state = read_fields(kernel.State, f"{name}.State", need_defaults=False)
     if not state.names:
@@ -237,26 +237,24 @@ def _read_kernel(kernel: Any) -> KernelSpec:
     given: Any = kernel.info_fields
     if isinstance(given, str):
         raise KernelError(f"{name}.info_fields is a str, expected a tuple: write `({given!r},)`")
-    for field in kernel.info_fields:
+    for field in given:
         state.check_name(field)
-    if "action_mask" in kernel.info_fields:
+    if "action_mask" in state.names:
         _check_mask(kernel, state)
     limit: Any = kernel.max_episode_steps
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise KernelError(f"{name}.max_episode_steps is {limit!r}, expected a whole number of at least 1, or None")
-    return KernelSpec(
-        name=name,
-        kernel=kernel,
-        state=state,
-        params=params,
-        observation=_read_space(kernel, "observation_space"),
-        action=_read_space(kernel, "action_space"),
-        **functions,
-    )
+    observation, action = (_read_space(kernel, f"{kind}_space") for kind in ("observation", "action"))
+    return KernelSpec(name, kernel, state, params, observation, action, tuple(given), **functions)
 
 
 def _check_mask(kernel: type[Kernel], state: Fields) -> None:
     space, found = kernel.action_space, state.dtype["action_mask"]
+    if "action_mask" not in kernel.info_fields:
+        raise KernelError(
+            f'{state.owner}.action_mask is no mask unless infos show it: write `info_fields = ("action_mask",)`, or '
+            "rename the field"
+        )
     if not isinstance(space, spaces.Discrete):
         raise KernelError(f"{state.owner}.action_mask is a mask of {space}, expected one of Discrete: rename the field")
     if found != np.dtype((np.int8, (int(space.n),))):
@@ -269,8 +267,7 @@ def _check_mask(kernel: type[Kernel], state: Fields) -> None:
 def _check_names(fields: tuple[str, ...], name: str) -> None:
     from envfleet.kernels.rng import METHODS  # computes tables, which reading a kernel needs not
 
-    taken = next((field for field in fields if field in METHODS), None)
-    if taken is not None:
+    for taken in METHODS.keys() & fields:
         raise KernelError(
             f"{name} has a field {taken!r}, and compiled code would take it for the draw rng.{taken}: give it another "
             f"name, such as {taken}_value"

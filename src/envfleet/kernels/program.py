@@ -190,7 +190,7 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
     }
     for records in (plan.state, plan.life, plan.params):
         names[f"new_{records.variable}"] = target.new_record(records.dtype)
-    for name in spec.kernel.info_fields:
+    for name in spec.info_fields:
         names[f"info_row_{name}"] = target.row_view(spec.state.dtype[name].shape)
     names |= {f"array_{buffer.name}": target.array_at(buffer.dtype) for buffer in plan.all}
     return names | dict(zip(("action_low", "action_high"), spec.action.limits or (), strict=False))

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from envfleet.kernels.kernel import Kernel
+from envfleet.kernels.kernel import Kernel, find_kernel
 
 _ENTRY_POINT = "envfleet.kernels.env:KernelEnv"
 _VECTOR_ENTRY_POINT = "envfleet.kernels.engine:make_vector"
@@ -34,14 +34,16 @@ def register(
         twin_of: Id of the environment in Python that the kernel equals; `envfleet bench` and `doctor` of that one then
             show the kernel, too.
         **kwargs: For `gymnasium.register`.
+
+    Raises:
+        KernelError: It is neither a kernel nor a name.
     """
-    if max_episode_steps is None and not isinstance(kernel, str):
-        max_episode_steps = kernel.max_episode_steps
+    declared = None if isinstance(kernel, str) else find_kernel(kernel).max_episode_steps
     gym.register(
         env_id,
         entry_point=_ENTRY_POINT,
         vector_entry_point=_VECTOR_ENTRY_POINT,
-        max_episode_steps=max_episode_steps,
+        max_episode_steps=declared if max_episode_steps is None else max_episode_steps,
         kwargs={"kernel": kernel},
         **kwargs,
     )

@@ -150,7 +150,7 @@ class Source:
         array = f"{prefix}observations"
         place = f"{array}[{row}]" if spec.observation.parts else f"observation_row({array}, {row})"
         lines = [f"observe_(read_only(state), {canvas or place})"]
-        for name in spec.kernel.info_fields:
+        for name in spec.info_fields:
             shape = spec.state.dtype[name].shape
             # Element by element, as device code has no memory in which to copy arrays.
             for axis, length in enumerate(shape):

@@ -186,7 +186,7 @@ class _Trial:
                 self._fail("it is not in the space", step, "observation", space, row["observation"], seed)
             if not np.isfinite(row.get("reward", 0.0)):
                 self._fail("rewards are finite numbers", step, "reward", "a finite number", row["reward"], seed)
-        for name in self.spec.kernel.info_fields:
+        for name in self.spec.info_fields:
             if not _agree(batch.field(name), infos[name], is_exact=True):
                 self._fail("infos report the state", step, f"infos[{name!r}]", batch.field(name), infos[name])
 

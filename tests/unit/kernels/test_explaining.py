@@ -12,9 +12,11 @@ import pytest
 
 from envfleet.errors import EnvfleetError, KernelError
 from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels import Kernel
 from envfleet.kernels.program import check_functions, compile_kernel, compiling, fingerprint_of
 from envfleet.kernels.rules import read_only_type
 
+from envfleet.kernels.registration import register
 pytestmark = pytest.mark.filterwarnings("ignore:.*First-class function type feature is experimental")
 
 HEAD = """
@@ -315,7 +317,8 @@ def test_a_mistake_in_the_declaration(tmp_path: Path, declaration: str) -> None:
 
 
 def test_no_kernel_at_all() -> None:
-    with pytest.raises(KernelError, match="is no kernel: pass a subclass"):
+    message = "is no kernel: pass a subclass"
+    with pytest.raises(KernelError, match=message):
         read_kernel(dict)  # type: ignore[arg-type]
 
 
@@ -349,6 +352,9 @@ def test_what_only_types_show_names_the_line_too(tmp_path: Path, body: str) -> N
     message = str(caught.value)
     assert f"Mine cannot be compiled, {tmp_path}/mine.py:" in message
     assert TYPES[body] in message, message
+    "max_episode_step = 5": "Mine.max_episode_step means nothing to envfleet: did you mean max_episode_steps",
+    "info_field = ('x',)": "Mine.info_field means nothing to envfleet: did you mean info_fields",
+    "class State:\n        action_mask: object = array(2, np.int8)": r"write `info_fields = \(\"action_mask\",\)`",
     assert "loops.py" not in message
 
 
@@ -365,3 +371,11 @@ def test_all_of_them_are_errors_of_ours_and_nothing_is_compiled(
     with pytest.raises(EnvfleetError):
         compile_kernel(read_kernel(with_step(tmp_path, "return state.y, False")), False)
     assert capsys.readouterr().err == ""
+    for value in (dict, Kernel()):
+        with pytest.raises(KernelError, match=message):
+            register("nothing/Nothing-v0", value)  # type: ignore[arg-type]
+    assert "nothing/Nothing-v0" not in gymnasium.registry
+
+
+def test_helpers_and_constants_may_have_names_like_those_of_functions(tmp_path: Path) -> None:
+    check(load(tmp_path, "class Mine(Base):\n    steps, reset_, action_spread, render_size = 1, 2, 3, 4\n"))

@@ -152,6 +152,34 @@ def test_who_finds_damaged_files_or_a_lock_of_a_process_that_died_compiles_anew(
     assert finish(start(tmp_path, "-c", KERNEL)) == (expected(), "")
 
 
+def test_a_class_that_is_changed_counts_as_it_is_when_a_fleet_is_made() -> None:
+    def end(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        return 7.0, True
+
+    class Later(Switches):
+        class State(Switches.State):
+            extra: int = 3
+
+        class Params:
+            start: float = 2.0
+
+    kernel: Any = variant(Switches)
+    assert read_kernel(kernel) == read_kernel(kernel)
+    with envfleet.make(kernel, 2, backend="kernel", workers=1) as before:
+        kernel.step, kernel.State, kernel.Params = staticmethod(end), Later.State, Later.Params
+        kernel.action_space, kernel.info_fields = spaces.Discrete(9), ("extra",)
+        with envfleet.make(kernel, 2, backend="kernel", workers=1) as after:
+            assert after.single_action_space == spaces.Discrete(9)
+            assert after.reset(seed=0)[1]["extra"].tolist() == [3, 3]
+            assert after.step(np.array([0, 8]))[1].tolist() == [7.0, 7.0]
+            Later.Params.start = 4.0
+            assert (after.get_attr("start"), before.get_attr("render_fps")) == ((2.0, 2.0), (30, 30))
+        with envfleet.make(kernel, 2, backend="kernel", workers=1) as last:
+            assert last.get_attr("start") == (4.0, 4.0)
+        before.reset(seed=0)
+        assert before.single_action_space == Switches.action_space
+
+
 # ---------------------------------------------------------------------------------------- what decides the machine code
 
 

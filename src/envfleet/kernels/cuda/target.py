@@ -351,7 +351,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, policy: PolicySource, _fing
     }
     names = vars(module)
     names.update(loop_names(plan, target, target.make_function))
-    for name in spec.kernel.info_fields:
+    for name in spec.info_fields:
         names[f"info_row_{name}"] = target.interleaved_row_view(spec.state.dtype[name].shape)
     for records in (plan.state, plan.life, plan.params):
         length = records.dtype.itemsize // word_of(records.dtype).itemsize

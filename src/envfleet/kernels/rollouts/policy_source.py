@@ -68,7 +68,7 @@ def policy_source(spec: KernelSpec, policy: Any) -> PolicySource:
         InvalidArgument: It is neither, or does not fit the kernel's spaces.
     """
     if isinstance(policy, str) and policy == "random":
-        return _allowed(spec) if "action_mask" in spec.kernel.info_fields else _random(spec)
+        return _allowed(spec) if "action_mask" in spec.info_fields else _random(spec)
     if not isinstance(policy, MLP):
         raise InvalidArgument(f"policy={policy!r}: pass 'random', actions (T, N, …), an MLP, or a callable")
     policy.check(spec)

@@ -104,7 +104,7 @@ def run_rollout(
     actions = batch.take_actions(policy, (num_steps, num_envs)) if is_given else slabs.actions
     ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, inputs, word)
     observations, rewards, terminated, truncated, *infos = slabs.outputs
-    rows, names, unpack = ended["row"].copy(), spec.kernel.info_fields, spec.observation.unpack
+    rows, names, unpack = ended["row"].copy(), spec.info_fields, spec.observation.unpack
     episodes = RolloutEpisodes(
         steps,
         rows,
