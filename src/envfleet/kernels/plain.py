@@ -22,11 +22,13 @@ EXPECTED_RESULTS = (
     "expected two values on every way through it, `return reward, terminated`, or three on every way, `return reward, "
     "terminated, truncated`"
 )
+_FLAG = (bool, int, np.bool_, np.integer)
+_NUMBER = (*_FLAG, float, np.floating)
 _ADVICE = (  # kind of error, what its text says, what to do
     (ZeroDivisionError, "", "compiled code would go on with inf or nan: look at the divisor first"),
     (OverflowError, "", "the number does not fit: keep it in the range of the field's type"),
     (IndexError, "", "an observation has shape {spec.observation.shape}, an action {spec.action.shape}"),
-    (ValueError, "read-only", "actions and parameters are read-only: copy what you change into the state"),
+    (ValueError, "read-only", f"it {READ_ONLY}"),
 )
 
 
@@ -34,8 +36,12 @@ class PlainArray(np.ndarray[Any, Any]):
     """An array whose elements calculate as in compiled code.
 
     Compiled code widens narrow numbers before it calculates, and Python's own numbers are as wide; NumPy's stay narrow:
-    there `np.uint8(200) + 100` is 44.
+    there `np.uint8(200) + 100` is 44. Sums and other results without dimensions are numbers.
     """
+
+    def __array_wrap__(self, array: NDArray[Any], *_how: Any) -> Any:
+        view = array.view(type(self))
+        return view if view.ndim else view[()]
 
     def __getitem__(self, index: Any) -> Any:
         value = super().__getitem__(index)
@@ -139,10 +145,11 @@ class PlainEnv:
             raise KernelError(f"{self.spec.name}.step returned {before}, {EXPECTED_RESULTS}")
         self.num_results = len(result)
         for name, value in zip(("reward", "terminated", "truncated"), result, strict=False):
-            if not isinstance(value, (bool, int, float, np.number, np.bool_)):
+            kinds, expected = (_NUMBER, "one number") if name == "reward" else (_FLAG, "a bool such as `state.x > 1.0`")
+            if not isinstance(value, kinds):
                 raise KernelError(
-                    f"{self.spec.name}.step returned {value!r}, a {type(value).__name__}, as {name}, expected one "
-                    "number: `return reward, terminated`"
+                    f"{self.spec.name}.step returned {value!r}, a {type(value).__name__}, as {name}, expected "
+                    f"{expected}: `return reward, terminated`, in this order"
                 )
         return self.observe(), float(result[0]), bool(result[1]), bool(result[2]) if len(result) == 3 else False
 
@@ -154,7 +161,8 @@ class PlainEnv:
         """
         out: Any = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
         out = out[()] if self.spec.observation.parts else out  # a record, of which numbers can be assigned
-        result = self.spec.observe(self.state, out)
+        state = PlainRecord(self.spec.state, vars(self.state)["_values"], is_constant=True)
+        result = self.spec.observe(state, out)
         _expect_nothing(self.spec, "observe", result, "it writes the elements of `out`")
         return self.spec.observation.unpack(out)
 
@@ -170,7 +178,7 @@ class PlainEnv:
         for out, one, other in arrays:
             missing = np.argwhere((one != other) & ((one == one) | (other == other)))  # noqa: PLR0124  # NaN is written
             if len(missing):
-                place = f"{out}[{', '.join(str(int(index)) for index in missing[0])}]"
+                place = out + (str(missing[0].tolist()) if one.ndim else "")
                 raise KernelError(
                     f"{self.spec.name}.observe leaves {len(missing)} of {one.size} elements of `{out}` unwritten, the "
                     f"first is {place}, or it reads them: `{out}` has the shape {one.shape} of observation_space and "

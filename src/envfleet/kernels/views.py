@@ -1,4 +1,4 @@
-"""What compiled code has besides what numba has, the same for every target: views of rows, draws, `np.clip`."""
+"""What compiled code has besides what numba has, the same for every target: views of rows, draws, a few functions."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def make_new_record(
 
 
 def add_draws(extending: Any, types: Any, generator: Any, make_function: Any, **options: Any) -> None:
-    """Teach a target of numba the methods of `rng`, and `np.clip` of numbers; its own is for arrays.
+    """Teach a target of numba the methods of `rng`, and `np.clip` of numbers and `float` of bools, which it has not.
 
     Args:
         extending: The target's module of decorators.
@@ -135,4 +135,8 @@ def add_draws(extending: Any, types: Any, generator: Any, make_function: Any, **
             return None
         return lambda a, a_min, a_max: np.minimum(np.maximum(a, a_min), a_max)
 
+    def number_of(x):  # type: ignore[no-untyped-def]  # as above
+        return (lambda x: 1.0 if x else 0.0) if isinstance(x, types.Boolean) else None
+
     extending.overload(np.clip)(clip)
+    extending.overload(float)(number_of)

@@ -13,6 +13,8 @@ import pytest
 from envfleet.errors import EnvfleetError, KernelError
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels import Kernel
+from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels.plain import PlainEnv
 from envfleet.kernels.program import check_functions, compile_kernel, compiling, fingerprint_of
 from envfleet.kernels.rules import read_only_type
 
@@ -244,9 +246,28 @@ def test_calculating_with_an_element_of_the_action_or_of_a_parameter_is_fine(tmp
 OBSERVES = {
     "out[0] = state.x": r"leaves 1 of 2 elements of `out` unwritten, the first is out\[1\]",
     "out[0] = out[1] = out[2] = 0.0": r"mine\.py.*IndexError.*an observation has shape \(2,\)",
-    "out[:] = 0.0; state.n += 1": r"mine\.py:\d+ .*in observe, the state, .*write that in reset",
+    "out[:] = 0.0\n        if state.n > 1000: state.n += 1": r"mine\.py:\d+ \(.*in observe, the state, .*in reset",
+    "state.x += 1.0; out[:] = state.x": r"mine\.py:\d+, in observe .*assigns to 'x', .*in observe, the state, ",
+    "state.cells[0] = 1; out[:] = 0.0": r"mine\.py:\d+, in observe .*in observe, the state, .*write that in reset",
     "out[:] = 0.0; return out": "expected no return value: it writes the elements of `out`",
 }
+
+NUMPY = {
+    "return -np.sum(np.square(action)), False": 0.0,
+    "return action @ action, state.x > 9.0": 0.0,
+    "return state.cells.mean() + state.cells.max() + np.max(params.goals), state.cells.any()": 0.0,
+    "return (state.cells == 0).sum() * 1.0, (state.cells > 0).all()": 3.0,
+    "return float(state.n == 0) + float(state.n) + float(np.bool_(True)), False": 2.0,
+}
+
+
+@pytest.mark.parametrize("body", NUMPY)
+def test_numbers_that_numpy_makes_of_arrays_are_results(tmp_path: Path, body: str) -> None:
+    head = "class Mine(Base):\n    action_space = spaces.Box(-1, 1, (2,))\n    @staticmethod\n"
+    kernel = load(tmp_path, f"{head}    def step(state, action, rng, params):\n        {body}\n")
+    check(kernel)
+    assert PlainEnv(read_kernel(kernel)).step([0.0, 0.0])[1:] == (NUMPY[body], False, False)
+
 
 
 @pytest.mark.parametrize("body", OBSERVES)
@@ -262,7 +283,11 @@ RESULTS = {
     "state.n += 1; return (1.0, False, False)[: 4 - state.n]": "returned 2 values, and 3 before",
     "pass": "returned None, expected two values",
     "return 'one', False": "returned 'one', a str, as reward",
-    "return 1.0, np.zeros(2)": "as terminated, expected one number",
+    "return 1.0, np.zeros(2)": "as terminated, expected a bool such as `state.x > 1.0`",
+    "return state.x >= 0.0, 1.0": "returned 1.0, a float, as terminated, expected a bool such as",
+    "return 1.0, np.float32(0.7)": "a float32, as terminated, expected a bool",
+    "return 1.0, False, 0.5": "returned 0.5, a float, as truncated, expected a bool",
+    "return 1j, False": "returned 1j, a complex, as reward, expected one number",
 }
 
 
