@@ -49,6 +49,15 @@ _ADVICE = (
         "returns {types} on different ways through it: return equally many values, of the same types, on every way",
     ),
     (r"yield in a closure|use of yield", "has a generator expression, which cannot be compiled: write a loop"),
+    (r"IMPORT_NAME", "imports in a function, which cannot be compiled: import at the top of the module"),
+    (
+        r"Unknown attribute '(?P<name>\w+)' of type Module\(<module '(?P<module>[\w.]+)'",
+        "uses {module}.{name}, which compiled code does not have: write it out, or see what NumPy has",
+    ),
+    (
+        r"setitem\(Record\([^\n]*, Literal\[\w+\]\((?P<name>\w+)\), ",
+        "assigns to the part {name} of `out`, an array: write its elements, as in `out[…][:] = values`",
+    ),
     (r"STORE_GLOBAL", "assigns to a global, which compiled code cannot change: keep it in a field of the state"),
     (r"NameError: name '(?P<name>\w+)' is not defined", "uses {name}, which is not defined"),
     (
@@ -60,7 +69,7 @@ _ADVICE = (
         "calls {call}, which compiled code does not have for these types",
     ),
     (
-        r"(?:The use of|Use of unsupported) (?P<name>.+?)(?: is not supported| found|\n|$)",
+        r"(?:The use of|Use of unsupported) (?P<name>.+?)(?: is not supported| found| or unsupported use|\n|$)",
         "uses {name}, which compiled code does not have",
     ),
 )
@@ -84,9 +93,10 @@ def explain(spec: KernelSpec, error: Exception) -> str:
     for pattern, advice in _ADVICE:
         found = re.search(pattern, text, re.DOTALL)
         if found:
-            fields = {key: value or "that" for key, value in found.groupdict().items()}
-            if fields.get("name", "").startswith("$"):  # numba's name of what has none
-                fields["name"] = "an expression"
+            named = {key: value or "that" for key, value in found.groupdict().items()}
+            fields = {
+                key: re.sub(r"^\$.*", "an expression", value) for key, value in named.items()
+            }  # numba's own names
             return f"{place}: it {advice.format(**fields)}"
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and "Failed in " not in line), type(error).__name__)

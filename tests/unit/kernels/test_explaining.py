@@ -8,17 +8,17 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 from envfleet.errors import EnvfleetError, KernelError
-from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.plain import PlainEnv
 from envfleet.kernels.program import check_functions, compile_kernel, compiling, fingerprint_of
+from envfleet.kernels.registration import register
 from envfleet.kernels.rules import read_only_type
 
-from envfleet.kernels.registration import register
 pytestmark = pytest.mark.filterwarnings("ignore:.*First-class function type feature is experimental")
 
 HEAD = """
@@ -114,6 +114,13 @@ STEPS: dict[str, tuple[str, ...]] = {
     "return action[0], False": ("TypeError",),
     "state.n = state.n + 0.5": ("0.5, of type float, to the int64 field 'n'", "`n: float`, or write `int(...)`"),
     "state.n += 0.5": ("int64 field 'n'", "cut off its fraction"),
+    "return np.einsum('i,i', params.goals, params.goals), False": (
+        "uses NumPy function 'numpy.einsum', which compiled",
+    ),
+    "return 0.0, math.isclose(state.x, 1.0)": (
+        "it uses math.isclose, which compiled code does not have: write it out",
+    ),
+    "import cmath": ("imports in a function", "import at the top of the module"),
 }
 
 
@@ -243,15 +250,6 @@ def test_calculating_with_an_element_of_the_action_or_of_a_parameter_is_fine(tmp
     check(load(tmp_path, text))
 
 
-OBSERVES = {
-    "out[0] = state.x": r"leaves 1 of 2 elements of `out` unwritten, the first is out\[1\]",
-    "out[0] = out[1] = out[2] = 0.0": r"mine\.py.*IndexError.*an observation has shape \(2,\)",
-    "out[:] = 0.0\n        if state.n > 1000: state.n += 1": r"mine\.py:\d+ \(.*in observe, the state, .*in reset",
-    "state.x += 1.0; out[:] = state.x": r"mine\.py:\d+, in observe .*assigns to 'x', .*in observe, the state, ",
-    "state.cells[0] = 1; out[:] = 0.0": r"mine\.py:\d+, in observe .*in observe, the state, .*write that in reset",
-    "out[:] = 0.0; return out": "expected no return value: it writes the elements of `out`",
-}
-
 NUMPY = {
     "return -np.sum(np.square(action)), False": 0.0,
     "return action @ action, state.x > 9.0": 0.0,
@@ -269,11 +267,39 @@ def test_numbers_that_numpy_makes_of_arrays_are_results(tmp_path: Path, body: st
     assert PlainEnv(read_kernel(kernel)).step([0.0, 0.0])[1:] == (NUMPY[body], False, False)
 
 
+OBSERVES = {
+    "out[0] = state.x": r"leaves 1 of 2 elements of `out` unwritten, the first is out\[1\]",
+    "out[0] = out[1] = out[2] = 0.0": r"mine\.py.*IndexError.*an observation has shape \(2,\)",
+    "out[:] = 0.0\n        if state.n > 1000: state.n += 1": r"mine\.py:\d+ \(.*in observe, the state, .*in reset",
+    "state.x += 1.0; out[:] = state.x": r"mine\.py:\d+, in observe .*assigns to 'x', .*in observe, the state, ",
+    "state.cells[0] = 1; out[:] = 0.0": r"mine\.py:\d+, in observe .*in observe, the state, .*write that in reset",
+    "out[:] = 0.0; return out": "expected no return value: it writes the elements of `out`",
+}
+
 
 @pytest.mark.parametrize("body", OBSERVES)
 def test_a_mistake_in_observe(tmp_path: Path, body: str) -> None:
     text = f"class Mine(Base):\n    @staticmethod\n    def observe(state, out):\n        {body}\n"
     with pytest.raises(KernelError, match=OBSERVES[body]):
+        check(load(tmp_path, text))
+
+
+PARTS = {
+    "out['a'][:] = 0.0": r"leaves 1 of 1 elements of `out\['b'\]` unwritten, the first is out\['b'\], or",
+    "out['a'] = np.zeros(2); out['b'] = 1": r"assigns to the part a of `out`, an array: .*`out\[…\]\[:\] = values`",
+}
+
+
+@pytest.mark.parametrize("body", PARTS)
+def test_a_mistake_in_observing_several_parts(tmp_path: Path, body: str) -> None:
+    text = f"""
+    class Mine(Base):
+        observation_space = spaces.Dict({{"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)}})
+        @staticmethod
+        def observe(state, out):
+            {body}
+    """
+    with pytest.raises(KernelError, match=PARTS[body]):
         check(load(tmp_path, text))
 
 
@@ -325,6 +351,9 @@ DECLARATIONS = {
     "class State:\n        n: int = 1.5": "Mine.State.n = 1.5 is no int64",
     "info_fields = ('y',)": "no field 'y'; its fields are: x, n, cells",
     "info_fields = 'x'": r"is a str, expected a tuple: write `\('x',\)`",
+    "max_episode_step = 5": "Mine.max_episode_step means nothing to envfleet: did you mean max_episode_steps",
+    "info_field = ('x',)": "Mine.info_field means nothing to envfleet: did you mean info_fields",
+    "class State:\n        action_mask: object = array(2, np.int8)": r"write `info_fields = \(\"action_mask\",\)`",
     "max_episode_steps = 0": "is 0, expected a whole number of at least 1",
     "max_episode_steps = 2.5": "is 2.5, expected a whole number of at least 1",
     "step = None": "has no function 'step': write `@staticmethod`",
@@ -345,6 +374,14 @@ def test_no_kernel_at_all() -> None:
     message = "is no kernel: pass a subclass"
     with pytest.raises(KernelError, match=message):
         read_kernel(dict)  # type: ignore[arg-type]
+    for value in (dict, Kernel()):
+        with pytest.raises(KernelError, match=message):
+            register("nothing/Nothing-v0", value)  # type: ignore[arg-type]
+    assert "nothing/Nothing-v0" not in gymnasium.registry
+
+
+def test_helpers_and_constants_may_have_names_like_those_of_functions(tmp_path: Path) -> None:
+    check(load(tmp_path, "class Mine(Base):\n    steps, reset_, action_spread, render_size = 1, 2, 3, 4\n"))
 
 
 TYPES = {
@@ -377,9 +414,6 @@ def test_what_only_types_show_names_the_line_too(tmp_path: Path, body: str) -> N
     message = str(caught.value)
     assert f"Mine cannot be compiled, {tmp_path}/mine.py:" in message
     assert TYPES[body] in message, message
-    "max_episode_step = 5": "Mine.max_episode_step means nothing to envfleet: did you mean max_episode_steps",
-    "info_field = ('x',)": "Mine.info_field means nothing to envfleet: did you mean info_fields",
-    "class State:\n        action_mask: object = array(2, np.int8)": r"write `info_fields = \(\"action_mask\",\)`",
     assert "loops.py" not in message
 
 
@@ -396,11 +430,3 @@ def test_all_of_them_are_errors_of_ours_and_nothing_is_compiled(
     with pytest.raises(EnvfleetError):
         compile_kernel(read_kernel(with_step(tmp_path, "return state.y, False")), False)
     assert capsys.readouterr().err == ""
-    for value in (dict, Kernel()):
-        with pytest.raises(KernelError, match=message):
-            register("nothing/Nothing-v0", value)  # type: ignore[arg-type]
-    assert "nothing/Nothing-v0" not in gymnasium.registry
-
-
-def test_helpers_and_constants_may_have_names_like_those_of_functions(tmp_path: Path) -> None:
-    check(load(tmp_path, "class Mine(Base):\n    steps, reset_, action_spread, render_size = 1, 2, 3, 4\n"))
