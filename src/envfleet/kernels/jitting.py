@@ -51,7 +51,7 @@ class FunctionTree:
                 take a record for another that has fewer fields.
         """
         function = getattr(function, "py_func", function)
-        records = "" if function.__module__.startswith(FRAMEWORK) else records
+        records = "" if (function.__module__ or "").startswith(FRAMEWORK) else records
         key = (function, fingerprint([function]), records)
         if key not in self._made:
             self._make(*key)

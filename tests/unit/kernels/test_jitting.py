@@ -94,6 +94,13 @@ def test_a_constant_that_decides_a_type_is_kept() -> None:
     assert numba.njit(make_function(choose_both).py_func)() == 2.5
 
 
+def test_a_function_of_no_module_is_made() -> None:
+    names: dict[str, Any] = {"__name__": None}
+    exec("def twice(x): return 2.0 * x", names)
+    assert names["twice"].__module__ is None
+    assert numba.njit(make_function(names["twice"]).py_func)(2.0) == 4.0
+
+
 def test_of_a_module_only_what_is_named_is_made() -> None:
     assert FunctionTree(numba.njit)(exp)(2.0) == 8.0
 
