@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -118,13 +118,17 @@ class MLP:
         )
 
 
-def _read_layers(weights: Sequence[tuple[Any, Any]], whose: str = "") -> tuple[tuple[Any, Any], ...]:
+def _read_layers(weights: Any, whose: str = "") -> tuple[tuple[Any, Any], ...]:
+    pairs = list(weights) if isinstance(weights, Iterable) else []
+    if not pairs or any(not isinstance(one, (tuple, list)) or len(one) != 2 for one in pairs):
+        raise InvalidArgument(
+            f"an MLP takes one (W, b) per layer{whose}, which this {type(weights).__name__} has not: pass "
+            "[(W, b), …], as [(layer.weight.detach(), layer.bias.detach()), …] of torch's Linear layers"
+        )
     layers = tuple(
         (_as_float32(w, f"W of layer {k}{whose}"), _as_float32(b, f"b of layer {k}{whose}"))
-        for k, (w, b) in enumerate(weights)
+        for k, (w, b) in enumerate(pairs)
     )
-    if not layers:
-        raise InvalidArgument(f"an MLP without layers{whose}: pass [(W, b), …]")
     for k, (w, b) in enumerate(layers):
         inputs = layers[k - 1][1].size if k else w.shape[-1]
         if w.ndim != 2 or 0 in w.shape or b.shape != w.shape[:1] or w.shape[1] != inputs:

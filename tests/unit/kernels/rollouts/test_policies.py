@@ -254,7 +254,13 @@ def test_advantages_need_a_critic() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": []}, "an MLP without layers"),
+        ({"weights": []}, r"takes one \(W, b\) per layer, which this list has not: pass \[\(W, b\), …\]"),
+        (
+            {"weights": torch.nn.Sequential(torch.nn.Linear(4, 3))},
+            r"this Sequential has not: .*layer\.weight\.detach\(\)",
+        ),
+        ({"weights": torch.nn.Linear(4, 3)}, "this Linear has not"),
+        ({"weights": [np.ones((3, 4)), np.ones((2, 3))]}, r"takes one \(W, b\) per layer"),
         ({"weights": layers(3, 4), "activation": "gelu"}, "activation='gelu': pass one of 'tanh', 'relu'"),
         ({"weights": layers(3, 4), "head": "softmax"}, "head='softmax': pass one of 'argmax'"),
         ({"weights": layers(3, 4), "head": "gaussian"}, "head='gaussian' needs log_std"),
@@ -263,7 +269,7 @@ def test_advantages_need_a_critic() -> None:
         ({"weights": [(np.ones((3, 4)), np.ones(4))]}, "pass W.T if yours is"),
         ({"weights": [(np.full((3, 4), np.nan), np.ones(3))]}, "W of layer 0 has numbers that are not finite"),
         ({"weights": [("a", "b")]}, "W of layer 0 is no array of numbers"),
-        ({"weights": layers(3, 4), "critic": []}, "without layers of the critic"),
+        ({"weights": layers(3, 4), "critic": []}, "per layer of the critic, which this list has not"),
     ],
 )
 def test_networks_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
