@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.errors import CallPending, Failure, InvalidArgument, KernelIndexError, ResetNeeded
+from envfleet.errors import CallPending, Failure, InvalidArgument, KernelError, KernelIndexError, ResetNeeded
 from envfleet.fleet import engine as seam
 from envfleet.fleet.checks import check_choice
 from envfleet.fleet.episodes import EpisodeStatus
@@ -206,16 +206,19 @@ class KernelEngine(seam.Engine):
             return _to_values(self._batch.field(name))
         value = getattr(self._kernel.kernel, name, None)
         if value is None or callable(value):
-            known = ", ".join((*self._kernel.params.names, *self._kernel.state.names))
-            raise AttributeError(f"{self._kernel.name} has no attribute {name!r}: it has {known}")
+            raise AttributeError(self._describe_unknown(name))
         return (value,) * self._num_envs
+
+    def _describe_unknown(self, name: str) -> str:
+        known = ", ".join((*self._kernel.params.names, *self._kernel.state.names))
+        return f"{self._kernel.name} has no attribute {name!r}: it has {known}"
 
     def _set_attr(self, name: str, values: Any) -> None:
         if name in self._kernel.params.names:
             self._batch.set_params({name: values})
             return
         if name not in self._kernel.state.names:
-            self._kernel.params.check_name(name)
+            raise KernelError(self._describe_unknown(name))
         if self._seeds is None:
             raise ResetNeeded(f"set_attr({name!r}) before the first reset, which sets it: call reset() first")
         self._batch.write(name, convert_values(self._kernel.state.dtype[name], self._num_envs, name, values))
