@@ -19,6 +19,7 @@ from envfleet.kernels.kernel import find_kernel
 from envfleet.kernels.registration import find_twin
 from envfleet.machine import whole_cores
 from envfleet.options import Options
+from envfleet.registry import ENVIRONMENTS
 from envfleet.sources import Blueprint, kernel_spec, names_kernel
 from envfleet.workers.engine import WorkersEngine
 from envfleet.workers.env_group import GroupPlan
@@ -147,8 +148,10 @@ def build_kernel(blueprint: Blueprint, reason: str) -> Engine:
 
     source, spec = blueprint.source, kernel_spec(blueprint.source)
     if not names_kernel(source):
-        env_id = source.id if isinstance(source, EnvSpec) else source
-        twin = find_twin(env_id)
+        env_id = source.id if isinstance(source, EnvSpec) else str(source)
+        of_packages = f"envfleet/{env_id.rpartition(':')[2].replace('/', '-')}"  # MiniGrid-…, MinAtar/…
+        known = ENVIRONMENTS.get(of_packages)
+        twin = find_twin(env_id) or (of_packages if known and known.is_kernel else None)
         advice = (
             f"did you mean {twin!r}?"
             if twin is not None

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import envfleet
 from envfleet.envs.classic.cartpole import CartPole
@@ -209,6 +210,9 @@ def test_a_kernels_seed_leaves_room_for_those_of_the_others(seed: int) -> None:
     [
         ("CartPole-v1", "did you mean 'envfleet/CartPole-v1'?"),
         (gym.spec("CartPole-v1"), "did you mean 'envfleet/CartPole-v1'?"),
+        ("minigrid:MiniGrid-Empty-8x8-v0", "did you mean 'envfleet/MiniGrid-Empty-8x8-v0'?"),
+        (EnvSpec("MinAtar/Breakout-v1", "minatar.gym:BaseEnv"), "did you mean 'envfleet/MinAtar-Breakout-v1'?"),
+        (EnvSpec("Hockey-Box2D-v0", "hockey:Hockey"), "or choose another backend"),
         ("BipedalWalker-v3", "or choose another backend"),
     ],
 )
