@@ -216,6 +216,8 @@ def test_what_cannot_be_packed_is_refused() -> None:
         config_of().training(minibatch_size=21 * N).validate()
     with pytest.raises(InvalidArgument, match="rows_per_pass=0"):
         PackedPPOConfig().packing(rows_per_pass=0)
+    with pytest.raises(InvalidArgument, match=r"num_envs=2 .* set config\.env_runners\(num_envs_per_env_runner=…\)"):
+        PackedPPOConfig().packing(fleet_options={"num_envs": 2})
 
 
 def test_a_piece_that_wants_episodes_is_told_what_to_do() -> None:

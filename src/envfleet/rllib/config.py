@@ -16,6 +16,7 @@ from ray.rllib.utils import force_list
 from envfleet.errors import InvalidArgument
 from envfleet.rllib.advantages import EstimateAdvantages
 from envfleet.rllib.connectors import UnpackRollouts
+from envfleet.rllib.fleets import refuse_num_envs
 from envfleet.rllib.learner import PackedPPOLearner
 from envfleet.rllib.runner import PackedEnvRunner
 
@@ -63,8 +64,12 @@ class PackedPPOConfig(PPOConfig):
             fleet_options: Of `envfleet.make`, such as `{"backend": "process", "workers": 2}`.
             rows_per_pass: The Learner takes larger minibatches through the network in parts of at most so many rows,
                 and adds up their gradients; `None` takes them whole.
+
+        Raises:
+            InvalidArgument: `fleet_options` has `num_envs`, or `rows_per_pass` is below 1.
         """
         if fleet_options is not NotProvided:
+            refuse_num_envs(fleet_options)
             self.fleet_options = dict(fleet_options)
         if rows_per_pass is not NotProvided:
             if rows_per_pass is not None and rows_per_pass < 1:

@@ -46,11 +46,7 @@ class FleetCreator:
     def __init__(
         self, env: str | EnvSpec | Callable[..., Any], make: MakeFleet = envfleet.make, **options: Any
     ) -> None:
-        if NUM_ENVS in options:
-            raise InvalidArgument(
-                f"num_envs={options[NUM_ENVS]} for a FleetCreator: RLlib decides how many sub-environments each "
-                "EnvRunner has; set config.env_runners(num_envs_per_env_runner=…)"
-            )
+        refuse_num_envs(options)
         self.env, self.make, self.options = env, make, options
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
@@ -82,6 +78,19 @@ class FleetCreator:
         """
         merged: dict[str, Any] = {**self.options, **options, "autoreset_mode": autoreset_mode}
         return self.make(self.env, num_envs, **merged)
+
+
+def refuse_num_envs(options: Mapping[str, Any]) -> None:
+    """Check that options of a fleet leave its size to RLlib.
+
+    Raises:
+        InvalidArgument: They do not.
+    """
+    if NUM_ENVS in options:
+        raise InvalidArgument(
+            f"num_envs={options[NUM_ENVS]} among a fleet's options: RLlib decides how many sub-environments each "
+            "EnvRunner has; set config.env_runners(num_envs_per_env_runner=…)"
+        )
 
 
 def register_fleet(
