@@ -26,6 +26,8 @@ _BOX_HEADS: tuple[str, ...] = ("linear", "tanh", *_NOISY_HEADS)
 class MLP:
     """A fully connected network as a policy, evaluated in float32 on the flattened observation, which is not scaled.
 
+    It reads observations of `Box` and `MultiBinary` spaces, and chooses from all actions: it looks at no action mask.
+
     New weights of the same shapes cost no compilation.
 
     Args:
