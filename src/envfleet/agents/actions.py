@@ -77,8 +77,15 @@ class DiscreteChoices(ActionTable):
         self.actions = np.arange(self._start, self._start + int(space.n))
 
     def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the numbers of these actions, from 0, `(N,)`."""
-        return np.asarray(actions, np.int64) - self._start
+        """Return the numbers of these actions, from 0, `(N,)`.
+
+        Raises:
+            InvalidArgument: An action is not in the space.
+        """
+        numbers = np.asarray(actions, np.int64) - self._start
+        if (wrong := numbers[(numbers < 0) | (numbers >= len(self))]).size:
+            raise InvalidArgument(f"action {wrong[0] + self._start}, expected {self._start} to {self.actions[-1]}")
+        return numbers
 
 
 class Bounds(nn.Module):

@@ -239,7 +239,7 @@ class Agent(abc.ABC, Generic[Config]):
         saving.write(path, payload)
 
     def load(self, path: str | Path) -> None:
-        """Take over the state of the agent in a file.
+        """Take over the state of the agent in a file; if its `num_envs` is another, only weights and counters.
 
         Raises:
             InvalidArgument: It is no such file, or the agent in it is of another kind or form.
@@ -249,7 +249,14 @@ class Agent(abc.ABC, Generic[Config]):
             raise InvalidArgument(
                 f"{path} holds a {payload['agent']}, this is a {self._kind()}: use load_agent({path!r})"
             )
-        self.load_state_dict(payload["state"])
+        self.restore(payload)
+
+    def restore(self, payload: Mapping[str, Any]) -> None:
+        """Take over what `save` wrote: of an agent for another number of sub-environments, weights and counters."""
+        state = payload["state"]
+        if payload["num_envs"] != self.num_envs:
+            state = {name: state[name] for name in ("networks", "counters")}
+        self.load_state_dict(state)
 
     @classmethod
     def _kind(cls) -> str:

@@ -69,9 +69,7 @@ def load_agent(
         seed=seed,
         device=device,
     )
-    state = payload["state"]
-    shared = {name: part for name, part in state.items() if name in ("networks", "counters")}
-    agent.load_state_dict(state if agent.num_envs == payload["num_envs"] else shared)
+    agent.restore(payload)
     return agent
 
 

@@ -12,6 +12,7 @@ from envfleet.agents.compiled import compiled
 from envfleet.agents.replay import ReplayBuffer
 from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
+from envfleet.errors import InvalidArgument
 
 
 class NStepWriter:
@@ -47,6 +48,8 @@ class NStepWriter:
         )
         ends = (transitions.terminated, transitions.ended)
         if self._num_steps > 1:
+            if (most := transitions.env_indices.max(initial=0)) >= len(self._counts):
+                raise InvalidArgument(f"transitions of sub-environment {most}: make the agent with num_envs={most + 1}")
             self._add(transitions.env_indices, ends, rows, self._kept, self._counts)
         else:  # as if each had waited in a row of its own
             count, kept = len(transitions), tuple(array[None] for array in rows)

@@ -332,13 +332,17 @@ class ActorCritic(nn.Module):
             parameter.mul_((deviation / moments.deviation).to(parameter.dtype))
         list(last.parameters())[1].add_(((mean - moments.mean) / moments.deviation).to(torch.float32))
 
-    def export(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """W and b of every layer of the actor, float64, with the normalisation of observations in the first."""
+    def export(self, scale: float) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """W and b of every layer of the actor, float64, with the normalisation of observations in the first.
+
+        Args:
+            scale: By which observations are divided before that.
+        """
         arrays = [parameter.detach().double().cpu().numpy() for parameter in self.actor.parameters()]
         (weight, bias), *others = zip(arrays[::2], arrays[1::2], strict=True)
         moments = self.observation_moments
         weight = weight / moments.deviation.cpu().numpy()
-        return [(weight, bias - weight @ moments.mean.cpu().numpy()), *others]
+        return [(weight / scale, bias - weight @ moments.mean.cpu().numpy()), *others]
 
 
 def _orthogonal(network: Network, last_gain: float) -> Network:

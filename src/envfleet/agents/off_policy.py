@@ -85,7 +85,12 @@ class OffPolicyAgent(Agent[Config]):
         return self.is_warm and len(self.replay) >= self.config.batch_size
 
     def remember(self, transitions: Transitions) -> None:
-        """Put transitions into the replay buffer, at most one per sub-environment, in the order they happened."""
+        """Put transitions into the replay buffer, at most one per sub-environment, in the order they happened.
+
+        Raises:
+            InvalidArgument: Actions are unknown; or, with `num_steps` above 1, the agent was made for fewer
+                sub-environments.
+        """
         self._writer.write(transitions, self._encode(transitions.actions))
         self.num_transitions += len(transitions)
         self._start_noise(transitions.env_indices[transitions.ended])

@@ -132,7 +132,8 @@ class PPO(SlabAgent[PPOConfig]):
         if not self._network.is_dense:
             return None
         head, log_std = self._policy.head(deterministic, self._network.log_std)
-        return MLP(self._network.export(), activation=self.config.activation, head=head, log_std=log_std)
+        scale = 255.0 if self.observation_space.dtype == np.uint8 else 1.0  # as `packing` has it
+        return MLP(self._network.export(scale), activation=self.config.activation, head=head, log_std=log_std)
 
     # ------------------------------------------------------------------ learning
 

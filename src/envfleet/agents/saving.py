@@ -61,7 +61,7 @@ def read(path: str | Path, *, is_trusted: bool = False) -> dict[str, Any]:
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except Exception as error:  # bytes that mean nothing break the unpickler in whatever way they happen to
-        is_other = isinstance(error, pickle.UnpicklingError)  # whose message advises to execute what is in the file
+        is_other = isinstance(error, (pickle.UnpicklingError, RuntimeError))  # which advise to execute what is in it
         problem = "it holds something else" if is_other else f"{type(error).__name__}: {error}"
         raise InvalidArgument(f"{path} cannot be read as a saved agent ({problem}): {advice}") from error
     expected = _TRUSTED if is_trusted else FORMAT

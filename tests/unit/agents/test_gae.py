@@ -149,6 +149,19 @@ def test_slabs_of_kernels_are_those_of_steps() -> None:
         assert np.array_equal(getattr(fused, name), getattr(stepped, name)), name
 
 
+def test_exported_policies_scale_images_as_the_agent_does() -> None:
+    observations = spaces.Box(0, 255, (3,), np.uint8)
+    agent = PPO(observations, spaces.Box(-1, 1, (2,)), PPOConfig(hidden=(8,), normalise_observations=True), seed=0)
+    agent._network.observation_moments.update(torch.rand(50, 3))
+    network = agent.export_policy(deterministic=True)
+    assert network is not None
+    x = np.random.default_rng(1).integers(0, 256, (20, 3), np.uint8)
+    outputs = x.astype(np.float64)
+    for place, (weight, bias) in enumerate(network.weights):
+        outputs = (np.tanh(outputs) if place else outputs) @ weight.T + bias
+    np.testing.assert_allclose(np.tanh(outputs), agent.act_batch(x, deterministic=True), atol=1e-5)
+
+
 def test_exported_policies_act_alike() -> None:
     observations = spaces.Box(-10, 10, (3,), np.float32)
     box = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))

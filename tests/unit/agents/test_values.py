@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from envfleet.agents.descent import Adam, Flat
 from envfleet.agents.networks import Critics, DuelingNetwork, target_of
 from envfleet.agents.packing import Packing
 from envfleet.agents.sac import moments
+from envfleet.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -186,3 +188,24 @@ def test_the_temperature_brings_the_entropy_to_its_goal() -> None:
     agent.update(1500)
     assert agent.update(50)["entropy"] == pytest.approx(-0.5, abs=0.15)
     assert agent.act_batch(np.eye(2, dtype=np.float32), deterministic=True)[0, 0] == pytest.approx(0.4, abs=0.15)
+
+
+def transitions_of(actions: Any, count: int) -> Transitions:
+    nothing, seen = np.zeros(count, np.bool_), np.zeros((count, 2), np.float32)
+    return Transitions(seen, actions, np.zeros(count), nothing, nothing, seen, np.arange(count))
+
+
+def test_what_compiled_code_would_write_beyond_its_arrays_is_refused(tmp_path: Path) -> None:
+    agent = SAC(SPACE, UNIT, SACConfig(**SMALL, num_steps=3), num_envs=2)
+    with pytest.raises(InvalidArgument, match="sub-environment 7: make the agent with num_envs=8"):
+        agent.remember(transitions_of(np.zeros((8, 1), np.float32), 8))
+    chooser = DDDQN(SPACE, spaces.Discrete(3, start=5), DDDQNConfig(**SMALL), num_envs=2)
+    for wrong in (4, 8, 50_000):
+        with pytest.raises(InvalidArgument, match=f"action {wrong}, expected 5 to 7"):
+            chooser.remember(transitions_of(np.array([5, wrong]), 2))
+    chooser.remember(transitions_of(np.array([5, 7]), 2))
+    agent.save(tmp_path / "two.pt", "all")
+    many = SAC(SPACE, UNIT, SACConfig(**SMALL, num_steps=3), num_envs=4)
+    many.load(tmp_path / "two.pt")
+    many.remember(transitions_of(np.zeros((4, 1), np.float32), 4))
+    assert torch.equal(many.weights()["actor"]["0.weight"], agent.weights()["actor"]["0.weight"])
