@@ -177,7 +177,10 @@ def watch(  # noqa: PLR0913 (one parameter per option)
             alone = Seated(names[0], policy=load_agent(checkpoint, num_envs=1))
             moments = show_games(shown, [alone], games, seed=seed)
         else:
-            player, opponent = (seat_player(who, game=game) for who in (checkpoint, against or game.strongest))
+            player, opponent = (
+                seat_player(who, game=game, seed=2 * seed + k)
+                for k, who in enumerate((checkpoint, against or game.strongest))
+            )
             names = player.name, opponent.name
             side = side or game.usual_seat(_rink(place, game, mode).mode)
             moments = show_games(shown, [player, opponent], games, seed=seed, side=side, game=game)

@@ -167,8 +167,8 @@ def evaluate(
 ) -> Evaluation:
     """Play games against an opponent and count.
 
-    The same seed gives the same games, however many are played at once; two players that are evaluated with one seed
-    meet the same starts.
+    The same seed gives the same games, however many are played at once, unless a player is random; two players that are
+    evaluated with one seed meet the same starts.
 
     Args:
         player: An agent, the path of a checkpoint, a name that the game knows, `"random"`, or `"my_package:MyPlayer"`.
@@ -183,7 +183,7 @@ def evaluate(
     """
     rink = rink or Rink()
     opponent = rink.game.strongest if opponent is None else opponent
-    one, two = (seat_player(who, game=rink.game) for who in (player, opponent))
+    one, two = (seat_player(who, game=rink.game, seed=2 * seed + k) for k, who in enumerate((player, opponent)))
     side = side or rink.game.usual_seat(rink.mode)
     played = play(one, two, games, seed=seed, side=side, rink=rink)
     sides = dict(zip(rink.game.seats, (played.is_left, ~played.is_left), strict=True))
@@ -263,7 +263,9 @@ def evaluate_returns(
     """
     if episodes < 2:
         raise InvalidArgument(f"{episodes} episodes, expected 2 or more: one alone does not tell how sure it is")
-    make: Any = envfleet.connect if "url" in env_kwargs else functools.partial(open_fleet, options=options)
+    make: Any = functools.partial(open_fleet, options=options)
+    if "url" in env_kwargs:
+        make, num_envs = envfleet.connect, (options or {}).get("num_envs", num_envs)
     played = plan_episodes(episodes, seed)
     with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
         Table(fleet, played, [Seated("", policy=policy)], None).play_all()
@@ -417,7 +419,7 @@ def run_tournament(
         if players[name] != name:
             raise InvalidArgument(f"a player is called {name!r} and is not the scripted one: give it another name")
     names = [*players]
-    seated = [seat_player(player, name, game=rink.game) for name, player in players.items()]
+    seated = [seat_player(one, name, game=rink.game, seed=k) for k, (name, one) in enumerate(players.items())]
     pairs = [*itertools.combinations(range(len(names)), 2)]
     wins, draws = np.zeros((2, len(names), len(names)), np.int64)
     outcomes: dict[tuple[str, str], list[int]] = {}

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from tests.unit.training.still import Still
 
 from envfleet.agents import DDDQN, PPO, SAC, ActionTable, SACConfig
-from envfleet.envs.games import check_spaces
+from envfleet.envs.games import check_spaces, find_game
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation import Score, evaluate, evaluate_returns
 from envfleet.training.games.matches import Rink, play
@@ -141,3 +141,28 @@ def test_an_episode_without_end_is_cut_and_does_not_hold_up_an_evaluation(monkey
     with pytest.warns(RuntimeWarning, match="had no end after 30 steps"):
         found = evaluate_returns(Leaning(), Endless, episodes=5, num_envs=2)
     assert (found.env, found.mean, found.low, found.high, found.mean_length) == ("Endless", 30.0, 30.0, 30.0, 30.0)
+
+
+def test_a_random_player_wins_as_often_as_chance_has_it() -> None:
+    """Also where all see the same, and whatever the number of games at once: no game repeats another."""
+    found = find_game("tests.unit.training.duel:Duel")
+    assert found is not None
+    for opponent in ("random", Rock()):
+        result = evaluate("random", opponent, games=900, seed=1, rink=Rink(game=found))
+        won, lost = (result.outcomes.count(outcome) for outcome in (1, -1))
+        assert 240 < won < 360
+        assert 240 < lost < 360
+        assert result.outcomes[:128] != result.outcomes[128:256]
+    assert evaluate("random", Rock(), games=50, seed=2, rink=Rink(game=found)).outcomes != result.outcomes[:50]
+
+
+class Rock:
+    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
+        return np.zeros(len(observations), np.int64)
+
+
+def test_games_whose_environment_fails_are_drawn_where_it_is_made_anew() -> None:
+    found = find_game("tests.unit.training.duel:Broken")
+    assert found is not None
+    rink = Rink(game=found, num_envs=1, options={"on_failure": "restart"})
+    assert evaluate("random", Rock(), games=3, rink=rink).outcomes == (0, 0, 0)

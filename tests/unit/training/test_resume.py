@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,10 @@ from tests.unit.training.watching import Watcher
 from envfleet.agents import load_agent
 from envfleet.errors import InvalidArgument
 from envfleet.training import RunResult, resume, train, train_single_run
+from envfleet.training.config import RunOptions, parse_config
 from envfleet.training.events import Ended, Event, Learned, Saved
+from envfleet.training.folder import RunFolder
+from envfleet.training.loop.trainer import Trainer
 
 pytestmark = [
     pytest.mark.timeout(600),  # processes that are waited for, on a busy machine
@@ -125,6 +129,59 @@ def test_a_run_that_was_asked_to_stop_ends_as_one_that_was_not(whole: RunResult,
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="no folder of a run"):
         resume(tmp_path)
+
+
+def alone(**training: Any) -> dict[str, Any]:
+    """A run for one, which learns beside the games."""
+    return {
+        "curriculum": {"phases": [{"name": "swing", "transitions": 600, "environment": {"id": "Pendulum-v1"}}]},
+        "training": {"warmup_steps": 100, "eval_games": 2, "eval_frequency": None, "checkpoint_frequency": None}
+        | training,
+        "hyperparameters": {"batch_size": 16},
+        "agent": {"type": "SAC", "hyperparameters": {"hidden": [8]}},
+    }
+
+
+def same(one: RunResult, other: RunResult) -> bool:
+    first, second = weights_of(one), weights_of(other)
+    return all(torch.equal(first[part][name], second[part][name]) for part in first for name in first[part])
+
+
+def test_what_a_run_learns_depends_neither_on_its_budget_nor_on_its_checkpoints(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    how: dict[str, Any] = {"num_envs": 4, "backend": "serial", "base_output_dir": tmp_path, "verbose": False}
+    whole = train(alone(), run_name="whole", **how)
+    assert same(whole, train(alone(checkpoint_frequency=130), run_name="often", **how))
+    train(alone(), run_name="budget", max_transitions=300, **how)
+    resumed = resume(tmp_path / "budget", verbose=False)
+    assert same(whole, resumed)
+    for name in ("episodes.csv", "updates.csv"):
+        assert (resumed.run_dir / name).read_bytes() == (whole.run_dir / name).read_bytes()
+
+
+def test_who_stops_the_last_evaluation_has_interrupted_the_run(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, config := parse_config(alone()), options={"num_envs": 4}, name="late")
+    with contextlib.closing(Trainer(config, RunOptions(num_envs=4, backend="serial"), folder=folder)) as trainer:
+        assert trainer.run(lambda: trainer.transitions >= 600) == "interrupted"
+        assert trainer.tally.examination is None
+    with contextlib.closing(Trainer(config, RunOptions(num_envs=4, backend="serial"), folder=folder)) as trainer:
+        trainer.load_state_dict(folder.load())
+        assert trainer.run() == "completed"
+        assert trainer.tally.examination is not None
+
+
+def test_a_curriculum_is_evaluated_in_what_it_leads_to(tmp_path: Path) -> None:
+    def phase(name: str, steps: int) -> dict[str, Any]:
+        environment = {"id": "CartPole-v1", "kwargs": {"max_episode_steps": steps}}
+        return {"name": name, "transitions": 64, "environment": environment}
+
+    config = {
+        "curriculum": {"phases": [phase("short", 3), phase("long", 400)]},
+        "training": {"rollout_steps": 16, "eval_games": 2, "eval_frequency": None, "checkpoint_frequency": None},
+        "agent": {"type": "PPO", "hyperparameters": {"hidden": [8]}},
+    }
+    result = train(config, num_envs=4, backend="serial", base_output_dir=tmp_path, verbose=False)
+    assert result.evaluation["none"]["mean_return"] > 5
 
 
 if __name__ == "__main__":

@@ -47,12 +47,12 @@ class HockeyGame(Game):
     def check(self, settings: Mapping[str, Any]) -> None:
         """Check the `environment.kwargs` of a configuration."""
         for name, value in settings.items():
-            if name not in ("starter", "keep_mode"):
+            if name != "starter":
                 raise InvalidArgument(
                     f"has {name!r} in kwargs, where hockey takes starter alone: mode, mixture and keep_mode stand "
                     "beside kwargs, and the opponent says who plays"
                 )
-            if name == "starter" and (isinstance(value, bool) or value not in (0, 1, 2)):
+            if isinstance(value, bool) or value not in (0, 1, 2):
                 raise InvalidArgument(
                     f"has starter={value!r} in kwargs, expected 1 or 2, or 0 to draw it for every game"
                 )

@@ -124,7 +124,7 @@ def play(
         InvalidArgument: There is no such player, side or engine.
     """
     rink = rink or Rink()
-    ready = [seat_player(one, game=rink.game) for one in (player, opponent)]
+    ready = [seat_player(one, game=rink.game, seed=2 * seed + k) for k, one in enumerate((player, opponent))]
     plan = plan_games(rink.game, games, seed, side)
     with rink.open(min(games, rink.num_envs)) as fleet:
         Table(fleet, plan, ready, rink.game).play_all()
@@ -309,9 +309,9 @@ class Table:
             )
         ended = np.flatnonzero((terminated | truncated | is_endless) & (self.seating.games >= 0))
         if self._game is not None:
-            self.returns[:, _TWO] += infos["reward_two"]
+            self.returns[:, _TWO] += infos.get("reward_two", 0.0)  # there are none if all had to be made anew
         if len(ended):
-            self._note(ended, np.asarray(infos["winner"])[ended] if self._game is not None else np.zeros(len(ended)))
+            self._note(ended, np.asarray(infos.get("winner", np.zeros(len(rewards))))[ended])
         return self._pack(observed), ended
 
     def _begin(self, rows: NDArray[np.int64], observations: NDArray[Any]) -> NDArray[Any]:

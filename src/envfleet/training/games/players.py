@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import zlib
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -17,7 +16,7 @@ from envfleet.agents.randomness import Random
 from envfleet.envs.games import RANDOM, Game, check_spaces, known_game
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
-from envfleet.training.phases import DEFAULT_GAME
+from envfleet.training.phases import DEFAULT_GAME, SCRIPT
 
 
 class Policy(Protocol):
@@ -49,10 +48,7 @@ class Seated:
 
 
 class RandomPlayer:
-    """Draws every action from the action space.
-
-    Without exploration the draw is made by what it sees and the row in which it sees it, so that a game is the same
-    again, whatever else is played beside it.
+    """Draws every action from the action space, also where others do not explore.
 
     Args:
         observation_space: Of one player.
@@ -67,12 +63,7 @@ class RandomPlayer:
 
     def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
         """Draw actions, `(N, …)`."""
-        if deterministic:
-            rows = np.ascontiguousarray(observations)
-            seeds = [zlib.crc32(seen.tobytes(), row) for row, seen in enumerate(rows)]
-        else:
-            seeds = self._rng.integers(2**32, size=len(observations)).tolist()
-        return np.array([self._draw(seed) for seed in seeds])
+        return np.array([self._draw(seed) for seed in self._rng.integers(2**32, size=len(observations)).tolist()])
 
     def _draw(self, seed: int) -> Any:
         self._space.seed(seed)
@@ -133,9 +124,7 @@ def check_actions(actions: Any, rows: int, game: Game, name: str) -> NDArray[Any
     return found
 
 
-def seat_player(
-    player: Player | Seated, name: str | None = None, *, game: Game | None = None, device: str = "cpu"
-) -> Seated:
+def seat_player(player: Player | Seated, name: str | None = None, *, game: Game | None = None, seed: int = 0) -> Seated:
     """Make a player ready to play.
 
     Args:
@@ -143,7 +132,7 @@ def seat_player(
             it is.
         name: To show; by default the known name, `name_of` a file or folder, or the kind of the agent.
         game: That it is to play; by default the first of `registry.GAMES`.
-        device: Where the networks of a checkpoint live.
+        seed: Of its draws, if it is random or of a class of the user's own.
 
     Raises:
         InvalidArgument: There is no such player, or it plays something else.
@@ -152,10 +141,10 @@ def seat_player(
         return player
     game = game or known_game(DEFAULT_GAME)
     player = getattr(player, "script", player)  # one that the environment plays better: it draws from the game's seed
-    if isinstance(player, str) and player in game.scripts:
-        return Seated(name or player, game.scripts[player])
+    if isinstance(player, str) and (script := player.removeprefix(SCRIPT)) in game.scripts:
+        return Seated(name or script, game.scripts[script])
     if player == RANDOM or (isinstance(player, str) and ":" in player and not Path(player).exists()):
-        return Seated(name or player, policy=OwnPlayer(player, game, 0))
+        return Seated(name or player, policy=OwnPlayer(player, game, seed))
     if isinstance(player, (str, Path)):
         path = game.files.get(str(player), Path(player))
         if not path.exists():
@@ -164,7 +153,7 @@ def seat_player(
                 f"there is no player {str(path)!r}, expected {known}, the file of a checkpoint or the folder of a run: "
                 "check the path"
             )
-        agent: Any = load_agent(path, num_envs=1, device=device)
+        agent: Any = load_agent(path, num_envs=1)
         shown = name or name_of(player)
     else:
         agent, shown = player, name or str(getattr(player, "name", type(player).__name__))

@@ -66,7 +66,7 @@ def examine(
         Stopped: Somebody asked to stop.
     """
     watched = Watched(agent, should_stop)
-    training, place = config.training, config.curriculum.phases[0].environment
+    training, place = config.training, config.curriculum.phases[-1].environment
     if game is None:
         episodes = max(training.eval_games, 2)
         found = evaluate_alone(watched, place, episodes=episodes, seed=seed, options=options).figures()

@@ -118,8 +118,7 @@ class Trainer:
             latest = None if self._folder is None else self._folder.latest
             found = "there is no checkpoint yet" if latest is None else f"the checkpoint {latest} is from before"
             raise TrainingDiverged(f"{error}; {found}") from None
-        self._end(reason)
-        return reason
+        return self._end(reason)
 
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
         if self.tally.is_finished:
@@ -191,7 +190,7 @@ class Trainer:
             "save": training.checkpoint_frequency,
         }
         due = {name for name, every in periods.items() if every is not None and before // every < after // every}
-        if due or self.tally.is_phase_over:
+        if due - {"save"} or self.tally.is_phase_over:
             self._add(self._learner.finish())
         if "report" in due:
             self._tell_learned()
@@ -279,32 +278,33 @@ class Trainer:
                 self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
 
-    def save(self) -> None:
-        """Write a checkpoint, if the run has a folder."""
+    def save(self, learner: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint, if the run has a folder; by default with the learner as it is."""
         if self._folder is None:
             return
         self._watch.start()
         most = self.config.training.max_checkpoints
-        path = self._folder.save(self.agent, self.transitions, self.state_dict(), max_kept=most)
+        path = self._folder.save(self.agent, self.transitions, self.state_dict(learner), max_kept=most)
         self._tell(events.Saved, path=path, is_best=False)
         self._watch.lap("evaluation")
 
-    def _end(self, reason: str) -> None:
-        if reason == "interrupted":  # saved as in the middle of a run, so that going on writes what no stop would
-            self.save()
+    def _end(self, reason: str) -> str:
+        is_done = reason == "completed" or self._folder is None
+        learner = None if is_done else self._learner.state_dict()  # so that going on writes what no stop would
+        figures = self._learner.finish()
+        if reason == "completed":
+            self._add(figures)
             self._tell_learned()
-        else:
-            self._add(self._learner.finish())
-            self._tell_learned()
-            try:
-                if self.tally.examined_at != self.transitions:
-                    self.evaluate()
-            except Exception:
-                self.save()
-                raise
-            self.save()
+        try:
+            if reason != "interrupted" and self.tally.examined_at != self.transitions:
+                self.evaluate()
+                reason = "interrupted" if self.tally.is_examination_due else reason
+        finally:
+            self.save(learner)
+        self._tell_learned()
         self._tell_progress()
         self._tell(events.Ended, reason=reason, elapsed_s=self._watch.elapsed_s, times=self.times)
+        return reason
 
     # ------------------------------------------------------------------ observers
 
@@ -338,12 +338,16 @@ class Trainer:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that `load_state_dict` needs to go on to the last bit, on a CPU with one thread."""
+    def state_dict(self, learner: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return all that `load_state_dict` needs to go on to the last bit, on a CPU with one thread.
+
+        Args:
+            learner: State of the learner; `None` for its present one.
+        """
         return {
             "config": self.config.model_dump_json(),
             "num_envs": self._arena.num_envs,
-            "learner": self._learner.state_dict(),
+            "learner": learner or self._learner.state_dict(),
             "pool": self._pool.state_dict(),
             "arena": {} if self.tally.is_finished else self._arena.state_dict(),
             "tally": copy.deepcopy(self.tally),

@@ -74,17 +74,20 @@ class Entry:
 _Place = tuple[int, str]  # number of the entry, and the name of the opponent
 
 
+MAX_LOADED = 8
+"""Networks to keep; more are kept only while all of them play."""
+
+
 class Opponents:
     """The opponents of N sub-environments.
 
     An opponent is drawn when an episode begins, and stays until it ends. Networks act once per step for all rows they
-    have; those that nobody plays against are let go of once there are more than `max_loaded`.
+    have; those that nobody plays against are let go of once there are more than `MAX_LOADED`.
 
     Args:
         num_envs: N.
         action_space: Of one player.
         seed: Of all draws.
-        max_loaded: Networks to keep; more are kept only while all of them play.
         spares_learner: Whether the learner itself acts where it is its own opponent, in `own_rows`; if not, a player
             with its weights does.
 
@@ -100,11 +103,10 @@ class Opponents:
         action_space: spaces.Space[Any],
         *,
         seed: np.random.SeedSequence,
-        max_loaded: int = 8,
         spares_learner: bool = False,
     ) -> None:
         self._rng = np.random.default_rng(seed)
-        self._max_loaded, self._action_space, self._spares_learner = max_loaded, action_space, spares_learner
+        self._action_space, self._spares_learner = action_space, spares_learner
         self._entries: tuple[Entry, ...] = ()
         self._shares: NDArray[np.float64] = np.zeros(0)
         self._numbers: dict[_Place, int] = {}  # of all who were drawn, from 0
@@ -158,7 +160,7 @@ class Opponents:
             elif self._player(place) is not None:
                 self.groups[place] = rows
         self.own_rows = np.flatnonzero(np.isin(self._who, own))
-        if len(self._players) > self._max_loaded:
+        if len(self._players) > MAX_LOADED:
             self._players = {place: self._players[place] for place in self.groups}
         for shelf in self._shelves():
             shelf.retain({name for _, name in self._players})

@@ -28,8 +28,8 @@ def agent_of(seed: int = 0, **more: Any) -> SAC:
     return SAC(SPACE, ACTIONS, SACConfig(hidden=(8,), **more), num_envs=4, seed=seed)
 
 
-def opponents_of(*entries: Entry, max_loaded: int = 8) -> Opponents:
-    made = Opponents(4, ACTIONS, seed=np.random.SeedSequence(0), max_loaded=max_loaded)
+def opponents_of(*entries: Entry) -> Opponents:
+    made = Opponents(4, ACTIONS, seed=np.random.SeedSequence(0))
     made.cast(entries)
     made.draw(ALL)
     return made
@@ -101,11 +101,12 @@ def test_networks_that_nobody_plays_against_are_let_go_of(monkeypatch: pytest.Mo
         return agent
 
     monkeypatch.setattr(SnapshotPool, "player", load_and_tell)
+    monkeypatch.setattr("envfleet.training.opponents.opponents.MAX_LOADED", 2)
     learner = agent_of()
     pool = SnapshotPool(learner, 9)
     for number in range(9):
         add_snapshot(pool, learner, number)
-    opponents = opponents_of(Entry(shelf=pool), max_loaded=2)
+    opponents = opponents_of(Entry(shelf=pool))
     met: set[str] = set()
     for _ in range(30):
         opponents.draw(ALL)
@@ -115,11 +116,12 @@ def test_networks_that_nobody_plays_against_are_let_go_of(monkeypatch: pytest.Mo
     assert len(met) == 9
 
 
-def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones() -> None:
+def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.training.opponents.opponents.MAX_LOADED", 1)
     learner = agent_of()
     pool = SnapshotPool(learner, 1)
     add_snapshot(pool, learner, 1)
-    opponents = opponents_of(Entry(shelf=pool), max_loaded=1)
+    opponents = opponents_of(Entry(shelf=pool))
     add_snapshot(pool, learner, 2)
     opponents.draw(np.array([0]))
     assert opponents.names(np.array([0, 1])) == ("snapshot_000000002", "snapshot_000000001")
