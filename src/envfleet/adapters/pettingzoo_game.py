@@ -35,12 +35,12 @@ class ParallelGame(gym.Env[Any, Any]):
         InvalidArgument: It is no `ParallelEnv`, or its agents' spaces differ.
     """
 
-    def __init__(self, make_env: Callable[[], Any]) -> None:
-        self._game = game = make_env()
-        if not hasattr(game, "possible_agents"):
+    def __init__(self, make_env: Any) -> None:
+        self._game = game = make_env() if callable(make_env) else make_env
+        if not hasattr(game, "possible_agents") or hasattr(game, "agent_iter"):
             raise InvalidArgument(
-                f"{make_env!r} made a {type(game).__name__}, which has no possible_agents: pass a callable that makes "
-                "a PettingZoo ParallelEnv; pettingzoo.utils.aec_to_parallel makes one of a turn-based environment"
+                f"{make_env!r} makes no PettingZoo ParallelEnv: pass a callable that does, as a game's parallel_env; "
+                "pettingzoo.utils.aec_to_parallel makes one of a turn-based game in which all may act at once"
             )
         self.agent_names: tuple[str, ...] = tuple(game.possible_agents)
         self.agent_observation_space = self._shared_space("observation_space", game.observation_space)

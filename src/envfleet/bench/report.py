@@ -42,7 +42,7 @@ def make_table(title: str | None, *columns: str) -> Table:
     """Make an empty table; all columns but the first are of numbers."""
     table = Table(title=title, title_style="bold", title_justify="left", header_style="dim", box=None, pad_edge=False)
     for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place else "left", no_wrap=not place)
+        table.add_column(name, justify="right" if place else "left", no_wrap=bool(place))
     return table
 
 

@@ -85,7 +85,7 @@ def test_messages_name_the_call_that_was_made() -> None:
 
 
 def test_what_only_objects_have_is_refused_in_words(walkers: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"get_attr\(\) and set_attr\(\)"):
+    with pytest.raises(InvalidArgument, match=r"read attributes with get_attr\(\)"):
         walkers.apply(len)
     with pytest.raises(InvalidArgument, match="runs no Python here"):
         walkers.stacks()
