@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
 
+import gymnasium
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,12 +22,13 @@ from rich.table import Table
 from envfleet.bench import measure
 from envfleet.bench.child import Child, ChildFailed
 from envfleet.bench.contenders import EnvFleet
-from envfleet.bench.report import make_table
+from envfleet.bench.report import count, make_table
 from envfleet.bench.results import Machine, Rated, describe_machine
 from envfleet.bench.rounds import Progress
 from envfleet.bench.workloads import Workload
 from envfleet.errors import EnvfleetError
 from envfleet.fleet.checks import check_choice, check_whole
+from envfleet.kernels.registration import find_twin, is_kernel
 
 BACKENDS = ("serial", "thread", "process")
 """Backends to search, the simplest first."""
@@ -266,7 +268,7 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     console.print(_table(tuning))
     untried = f", {tuning.num_untried} left untried for want of time (more: --seconds)" if tuning.num_untried else ""
     shown = f", the best {_SHOWN} shown" if len(tuning.trials) > _SHOWN else ""
-    tried = f"{len(tuning.trials)} fleets tried in {tuning.seconds:.0f} s{shown}{untried}."
+    tried = f"{count(len(tuning.trials), 'fleet')} tried in {tuning.seconds:.0f} s{shown}{untried}."
     console.print(f"[dim]{tried}[/dim]", soft_wrap=True)
     for candidate, reason in tuning.failures:
         console.print(f"[yellow]Failed: {escape(candidate.arguments())}: {escape(reason)}[/yellow]", soft_wrap=True)
@@ -274,6 +276,13 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     console.print(f"[bold]Best:[/bold] [green]{escape(tuning.best_line)}[/green]", soft_wrap=True)
     for line in explain(tuning.trials):
         console.print(f"· {escape(line)}", soft_wrap=True)
+    env_id = tuning.env
+    compiled = env_id if env_id in gymnasium.registry and is_kernel(gymnasium.spec(env_id)) else find_twin(env_id)
+    if compiled is not None:
+        line = (
+            f'{compiled} is compiled: envfleet.make("{compiled}", num_envs=…, backend="kernel") needs no search, and '
+        )
+        console.print(f"[bold]{escape(line)}`envfleet bench` says how fast it is.[/bold]", soft_wrap=True)
 
 
 def _table(tuning: Tuning) -> Table:

@@ -120,6 +120,8 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     if plot is not None:
         plot_report(report, plot)
         console.print(f"[dim]Plot: {plot}[/dim]", soft_wrap=True)
+    if not any(run.measured for run in report.runs):
+        raise typer.Exit(1)
 
 
 @app.command()
