@@ -299,8 +299,10 @@ class Trainer:
             if reason != "interrupted" and self.tally.examined_at != self.transitions:
                 self.evaluate()
                 reason = "interrupted" if self.tally.is_examination_due else reason
-        finally:
+        except Exception:
             self.save(learner)
+            raise
+        self.save(learner)
         self._tell_learned()
         self._tell_progress()
         self._tell(events.Ended, reason=reason, elapsed_s=self._watch.elapsed_s, times=self.times)
