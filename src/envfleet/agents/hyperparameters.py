@@ -73,9 +73,10 @@ class NetworkConfig:
         for field in dataclasses.fields(self):
             hint, value = hints[field.name], getattr(self, field.name)
             for allowed in getattr(hint, "__metadata__", ()):
-                is_allowed = isinstance(None, hint.__origin__) if value is None else value in allowed
+                is_allowed = isinstance(value, hint.__origin__ | int) and (value is None or value in allowed)
                 if isinstance(allowed, Interval) and not is_allowed:
-                    raise InvalidArgument(f"{type(self).__name__}.{field.name}={value!r}: pass a number {allowed}")
+                    kind = "whole number" if hint.__origin__ is int else "number"
+                    raise InvalidArgument(f"{type(self).__name__}.{field.name}={value!r}: pass a {kind} {allowed}")
         widths: Any = self.hidden
         if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
             raise InvalidArgument(

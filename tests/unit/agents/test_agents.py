@@ -347,7 +347,8 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
         (lambda: DDDQNConfig(hidden=()), r"DDDQNConfig.hidden=\(\): pass a tuple"),
         (lambda: PPOConfig(activation="gelu"), r"activation='gelu': pass 'tanh' or 'relu'"),  # type: ignore[arg-type]
         (lambda: PPOConfig(clip=float("nan")), r"PPOConfig.clip=nan"),
-        (lambda: SACConfig(batch_size=None), r"SACConfig.batch_size=None: pass a number above 0"),  # type: ignore[arg-type]
+        (lambda: SACConfig(batch_size=None), r"SACConfig.batch_size=None: pass a whole number above 0"),  # type: ignore[arg-type]
+        (lambda: SACConfig(batch_size=2.5), r"SACConfig.batch_size=2.5: pass a whole number above 0"),  # type: ignore[arg-type]
         (lambda: SACConfig(gamma=None), r"SACConfig.gamma=None: pass a number from 0 to 1"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidArgument, match=match):
