@@ -270,5 +270,5 @@ def _explain_keywords(function: Any, kwargs: Mapping[str, Any]) -> str:
     advice = advise(name, OPTIONS)
     return (
         f"unknown option {name}={kwargs[name]!r} of make(), which takes arguments of ids and kernels only: "
-        f"{f'{advice} Else {remedy}' if advice.endswith('?') else remedy}"
+        f"{f'{advice} Otherwise {remedy}' if advice.endswith('?') else remedy}"
     )

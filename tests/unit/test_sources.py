@@ -108,7 +108,7 @@ def test_a_misspelt_number_is_named() -> None:
         ("envfleet.testing.envs:CountingEnv", {"size": 3}, "pass functools.partial(CountingEnv, size=3)"),
         (lambda size=3: CountingEnv(size), {"size": 4}, "pass functools.partial(env, size=4)"),
         (CountingEnv, {"env_kwargs": {"size": 3}}, "pass functools.partial(CountingEnv, **{'size': 3})"),
-        (CountingEnv, {"workerz": 2}, "did you mean workers? Else pass functools.partial(CountingEnv, workerz=2)"),
+        (CountingEnv, {"workerz": 2}, "did you mean workers? Otherwise pass functools.partial(CountingEnv, workerz=2)"),
     ],
 )
 def test_keyword_arguments_need_an_id(source: Any, keywords: dict[str, Any], advice: str) -> None:

@@ -36,12 +36,13 @@ class ParallelGame(gym.Env[Any, Any]):
     """
 
     def __init__(self, make_env: Any) -> None:
-        self._game = game = make_env() if callable(make_env) else make_env
+        game: Any = make_env() if callable(make_env) else None  # an instance cannot be several games
         if not hasattr(game, "possible_agents") or hasattr(game, "agent_iter"):
             raise InvalidArgument(
                 f"{make_env!r} makes no PettingZoo ParallelEnv: pass a callable that does, as a game's parallel_env; "
                 "pettingzoo.utils.aec_to_parallel makes one of a turn-based game in which all may act at once"
             )
+        self._game = game
         self.agent_names: tuple[str, ...] = tuple(game.possible_agents)
         self.agent_observation_space = self._shared_space("observation_space", game.observation_space)
         self.agent_action_space = self._shared_space("action_space", game.action_space)

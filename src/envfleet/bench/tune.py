@@ -276,13 +276,12 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     console.print(f"[bold]Best:[/bold] [green]{escape(tuning.best_line)}[/green]", soft_wrap=True)
     for line in explain(tuning.trials):
         console.print(f"· {escape(line)}", soft_wrap=True)
-    env_id = tuning.env
-    compiled = env_id if env_id in gymnasium.registry and is_kernel(gymnasium.spec(env_id)) else find_twin(env_id)
+    spec = gymnasium.registry.get(tuning.env)
+    compiled = tuning.env if spec is not None and is_kernel(spec) else find_twin(tuning.env)
     if compiled is not None:
-        line = (
-            f'{compiled} is compiled: envfleet.make("{compiled}", num_envs=…, backend="kernel") needs no search, and '
-        )
-        console.print(f"[bold]{escape(line)}`envfleet bench` says how fast it is.[/bold]", soft_wrap=True)
+        made = f'envfleet.make("{compiled}", num_envs=…, backend="kernel")'
+        line = f"{compiled} is compiled: {made} needs no search, and `envfleet bench` says how fast it is."
+        console.print(f"[bold]{escape(line)}[/bold]", soft_wrap=True)
 
 
 def _table(tuning: Tuning) -> Table:

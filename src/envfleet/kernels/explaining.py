@@ -93,10 +93,9 @@ def explain(spec: KernelSpec, error: Exception) -> str:
     for pattern, advice in _ADVICE:
         found = re.search(pattern, text, re.DOTALL)
         if found:
-            named = {key: value or "that" for key, value in found.groupdict().items()}
-            fields = {
-                key: re.sub(r"^\$.*", "an expression", value) for key, value in named.items()
-            }  # numba's own names
+            # What has no name in the source has one of numba's, which begins with "$".
+            named = found.groupdict().items()
+            fields = {key: re.sub(r"^\$.*", "an expression", value or "that") for key, value in named}
             return f"{place}: it {advice.format(**fields)}"
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and "Failed in " not in line), type(error).__name__)

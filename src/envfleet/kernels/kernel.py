@@ -227,7 +227,7 @@ def read_kernel(kernel: type[Kernel]) -> KernelSpec:
     name = find_kernel(kernel).__name__
     for found in {one for one in dir(kernel) if not one.startswith("_")} - {*Kernel.__annotations__}:
         for meant in difflib.get_close_matches(found, Kernel.__annotations__, 1, _ALIKE):
-            raise KernelError(f"{name}.{found} means nothing to envfleet: did you mean {meant}? Else rename it")
+            raise KernelError(f"{name}.{found} means nothing to envfleet: did you mean {meant}? Otherwise rename it")
     functions = {key: _read_function(kernel, key, is_needed=key != "render") for key in _SIGNATURES}
     state = read_fields(kernel.State, f"{name}.State", need_defaults=False)
     if not state.names:

@@ -13,14 +13,14 @@ from envfleet.errors import InvalidArgument
 from envfleet.machine import whole_cores
 
 WORTH_NS = 250_000
-"""Work that is worth a thread of its own: some times what it costs to wake one."""
+"""Work that is worth a thread of its own: several times what it costs to wake one."""
 _NUM_TRIES = 8
 
 
 class Crew:
     """The calling thread and others, as many as the work is worth.
 
-    How many that is shows when the first calls run in the calling thread alone. What calls do does not depend on it.
+    The first calls run in the calling thread alone, and show how many that is. Results do not depend on it.
 
     Args:
         num_rows: Rows to share out, in slices of nearly one length.

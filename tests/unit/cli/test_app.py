@@ -74,6 +74,12 @@ def test_bench_of_a_peer_that_cannot_run_it():
     assert "Not measured: EnvPool: has no envfleet-bench/Dict-v0" in flat(result.output)
 
 
+def test_a_bench_that_measured_nothing_has_failed():
+    result = invoke("bench", "dict", "-n", "2", "--backends", "none", "--peers", "envpool", *QUICK)
+    assert result.exit_code == 1
+    assert "Not measured: EnvPool" in flat(result.output)
+
+
 def test_tune(tmp_path):
     figures = tmp_path / "tune.json"
     result = invoke(
@@ -81,6 +87,7 @@ def test_tune(tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert 'envfleet.make("CartPole-v1", num_envs=2, backend=' in flat(result.output)
+    assert "envfleet/CartPole-v1 is compiled: " in flat(result.output)
     assert json.loads(figures.read_text())["kind"] == "envfleet.tune"
 
 

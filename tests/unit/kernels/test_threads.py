@@ -89,8 +89,8 @@ def test_work_is_shared_as_soon_as_it_is_worth_a_thread(monkeypatch: pytest.Monk
         for _ in range(20):
             assert crew.run(take(1.9 * WORTH_NS)) == [(0, 1000)]
         assert len(crew.run(take(2.1 * WORTH_NS), 8)) == 1  # nothing is known of eight steps
-        while len(slices := crew.run(take(2.1 * WORTH_NS), 8)) == 1:
-            pass
+        for _ in range(8):
+            slices = crew.run(take(2.1 * WORTH_NS), 8)
         assert slices == [(0, 500), (500, 500)]
         assert len(crew.run(take(1000 * WORTH_NS), 64)) == 1
         assert len(crew.run(take(1000 * WORTH_NS), 64)) == 4  # one that long tells enough

@@ -289,8 +289,8 @@ class Trainer:
         self._watch.lap("evaluation")
 
     def _end(self, reason: str) -> str:
-        is_done = reason == "completed" or self._folder is None
-        learner = None if is_done else self._learner.state_dict()  # so that going on writes what no stop would
+        goes_on = reason != "completed" and self._folder is not None
+        learner = self._learner.state_dict() if goes_on else None  # from before what follows, which no resumed run does
         figures = self._learner.finish()
         if reason == "completed":
             self._add(figures)

@@ -79,8 +79,8 @@ class ProcessTransport(Transport):
     def _open(self, shared: Mapping[str, NDArray[Any]]) -> None:
         count = len(self._plans)
         self._files += [NamelessFile() for _ in range(4 + count)]
-        of_words, self._arrays, requests, self._stacks, *replies = self._files
-        *self.lines, owner = board.lines_of(of_words.allocate, count)
+        board_file, self._arrays, requests, self._stacks, *replies = self._files
+        *self.lines, owner = board.lines_of(board_file.allocate, count)
         fcntl.fcntl(self._stacks.fd, fcntl.F_SETFL, fcntl.fcntl(self._stacks.fd, fcntl.F_GETFL) | os.O_APPEND)
         self.requests: FileMail = FileMail(requests.fd, count + self._num_envs + 1)
         mail = zip(replies, self._plans, strict=True)
@@ -94,7 +94,7 @@ class ProcessTransport(Transport):
         self._worker_bells = to_workers[1::2]
         self._seats: list[tuple[Place, list[int]]] = []  # what `process_worker.run` takes
         for plan, file, own_bell in zip(self._plans, replies, to_workers[::2], strict=True):
-            files = (of_words, self._arrays, requests, file, self._stacks)
+            files = (board_file, self._arrays, requests, file, self._stacks)
             fds = [*(one.fd for one in files), own_bell, to_owner, *(one.fd for one in self._files[4 + count :])]
             self._seats.append((Place(plan.worker, count, plan.rows, self._num_envs, self._form), fds))
         self._poller.watch(bell)
