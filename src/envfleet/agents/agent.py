@@ -186,13 +186,6 @@ class Agent(abc.ABC, Generic[Config]):
                     "spaces and the hyperparameters of the saved one (load_agent does)"
                 ) from error
 
-    def share_weights(self, other: Agent[Any]) -> None:
-        """Use the weights of another agent of the same form from now on, whatever it learns."""
-        for name, network in self._networks.items():
-            theirs = other._networks[name].state_dict(keep_vars=True)  # of the same class
-            for key, tensor in network.state_dict(keep_vars=True).items():
-                tensor.data = theirs[key].data
-
     def state_dict(self, contents: Contents = "all") -> dict[str, Any]:
         """Save the agent as it is now, as nested dicts of tensors, numbers and text; all of it copies.
 

@@ -33,7 +33,7 @@ class Flat:
     @property
     def tensor(self) -> Tensor:
         """All of them, `(P,)`."""
-        if self.parameters[0].data_ptr() != self._tensor.data_ptr():  # shared with another agent's, or copied
+        if self.parameters[0].data_ptr() != self._tensor.data_ptr():  # of a copied agent
             self._tensor = _join(self.parameters)
         return self._tensor
 

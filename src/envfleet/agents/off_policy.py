@@ -196,12 +196,6 @@ class OffPolicyAgent(Agent[Config]):
         if self._compiled is not None:
             self._acts_by.values[:] = self._compiled.values
 
-    def share_weights(self, other: Agent[Any]) -> None:
-        """Use the weights of another agent of the same form from now on, and act by those that it acts by."""
-        super().share_weights(other)
-        if self._compiled is not None:
-            self._acts_by = other._acts_by  # type: ignore[attr-defined]  # noqa: SLF001 (of the same class)
-
     def _inputs(self, observations: NDArray[Any]) -> Any:
         """Return tensors, or arrays where acting is compiled and observations are floats."""
         if self._compiled is None or observations.dtype.kind != "f":

@@ -170,6 +170,10 @@ class Examination:
     ratings: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
+class Evaluating(Event):
+    """An evaluation of the learner begins; `Evaluated` follows, unless somebody asks to stop."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluated(Examination, Event):
     """The learner was evaluated, apart from training.

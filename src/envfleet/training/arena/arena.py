@@ -80,14 +80,15 @@ class Arena:
 
     What the learner does and sees is numbered by seats: seat i is player one of sub-environment i. With
     `has_both_sides` there are 2N, seat N + i being player two of sub-environment i; the learner has it in episodes
-    against itself.
+    against itself in which it explores on both sides.
 
     Args:
         fleet: In `SAME_STEP`. It is closed with the arena.
         game: What is played; `None` in environments for one.
         seed: Of the draws of opponents.
         reward_scale: What all rewards are multiplied by.
-        has_both_sides: Whether the learner learns from either side of games against itself.
+        has_both_sides: Whether the learner may have both sides.
+        learns_from_both_sides: Whether it then learns from either.
         stopwatch: Told where the time goes.
 
     Attributes:
@@ -112,6 +113,7 @@ class Arena:
         seed: np.random.SeedSequence,
         reward_scale: float = 1.0,
         has_both_sides: bool = False,
+        learns_from_both_sides: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         self.fleet, self.game = fleet, game
@@ -129,7 +131,7 @@ class Arena:
                         "observations and actions that are arrays or numbers"
                     )
         self._pack = Packing(self.single_observation_space).pack
-        self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed, spares_learner=has_both_sides)
+        self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed)
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
         self._sums = np.zeros((3, self.num_envs))  # returns, shaped returns and lengths of the running episodes
@@ -138,6 +140,7 @@ class Arena:
         self._every = np.arange(self.num_envs)
         self._views = 1 + has_both_sides  # players of a game whom the learner may be
         self.num_seats, self.seats = self.num_envs * self._views, self._every
+        self._num_learned = self.num_seats if learns_from_both_sides else self.num_envs  # seats, from the first
 
     # ------------------------------------------------------------------ phases and resets
 
@@ -221,9 +224,10 @@ class Arena:
             after = np.array(observations)
             after[rows] = self._pack(self.fleet.final_observations)[rows]
         shaped = self._shape(rewards, winners, infos, rows, after)
-        seats, envs, seen = self.seats, self.seats % self.num_envs, self._by_seat(after)[self.seats]
+        seats = self.seats[: self._num_learned]
+        before, envs, seen = slice(len(seats)), seats % self.num_envs, self._by_seat(after)[seats]
         ends = terminated[envs], truncated[envs]
-        transitions = Transitions(self._seen, self._given, shaped[seats], *ends, seen, seats)
+        transitions = Transitions(self._seen[before], self._given[before], shaped[seats], *ends, seen, seats)
         self._observations = observations
         self._sums[:2] += rewards, shaped[: self.num_envs]
         self._sums[2] += 1
@@ -238,9 +242,10 @@ class Arena:
         ended: NDArray[np.int64],
         seen: NDArray[Any],
     ) -> NDArray[np.float64]:
-        """Return rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
+        """Return rewards to learn from in every seat; 0 for all players two if none is learned from."""
         shaped = np.zeros((self._views, self.num_envs))
-        for player, suffix in enumerate(("", "_two")[: self._views if len(self._opponents.own_rows) else 1]):
+        num_players = self._num_learned // self.num_envs if len(self._opponents.own_rows) else 1
+        for player, suffix in enumerate(("", "_two")[:num_players]):
             given = in_step(infos, "reward_two", ended, self.num_envs) if player else rewards
             if self._shaping is not None:
                 arrays = (self._observations, self._actions, seen)

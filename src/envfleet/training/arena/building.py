@@ -71,7 +71,8 @@ def make_arena(
             game,
             seed=seed,
             reward_scale=training.reward_scale,
-            has_both_sides=training.learn_from_both_sides and plays_itself,
+            has_both_sides=plays_itself,
+            learns_from_both_sides=training.learn_from_both_sides,
             stopwatch=stopwatch,
         )
     except BaseException:

@@ -265,6 +265,7 @@ class Trainer:
         """Evaluate the agent as it is, and keep it if it is the best so far; if stopped midway, it stays due."""
         self._watch.start()
         self.tally.is_examination_due = True
+        self._tell(events.Evaluating)
         plan, asked = self._arena.fleet.plan, self.options
         options = {"num_envs": asked.num_envs, "workers": plan.num_workers, "on_failure": asked.on_failure}
         with contextlib.suppress(Stopped):

@@ -17,7 +17,7 @@ from envfleet.agents import Agent
 from envfleet.envs.games import Game
 from envfleet.training.folder import agents_in
 from envfleet.training.games.players import OwnPlayer, seat_player
-from envfleet.training.opponents.pool import Files, Shelf, SnapshotPool, as_player, chances
+from envfleet.training.opponents.pool import Files, Shelf, SnapshotPool, chances
 from envfleet.training.phases import (
     SCRIPT,
     Matchmaking,
@@ -45,7 +45,7 @@ class Entry:
         matchmaking: How.
         weight: Share of all episodes, in proportion to the other entries'.
         is_deterministic: Whether its networks play without exploration.
-        is_learner: Whether it is the learner as it is now, who explores as on its own side.
+        is_learner: Whether the learner has this side, too, and explores as on its own.
     """
 
     name: str = ""
@@ -88,25 +88,16 @@ class Opponents:
         num_envs: N.
         action_space: Of one player.
         seed: Of all draws.
-        spares_learner: Whether the learner itself acts where it is its own opponent, in `own_rows`; if not, a player
-            with its weights does.
 
     Attributes:
         scripts: What plays inside each sub-environment, int64 `(N,)`.
-        own_rows: Where nobody acts, because the learner does; int64, ascending.
+        own_rows: Where nobody acts, because the learner has both sides; int64, ascending.
         groups: The rows of each network, by the number of its entry and its name; it acts by `act`.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        action_space: spaces.Space[Any],
-        *,
-        seed: np.random.SeedSequence,
-        spares_learner: bool = False,
-    ) -> None:
+    def __init__(self, num_envs: int, action_space: spaces.Space[Any], *, seed: np.random.SeedSequence) -> None:
         self._rng = np.random.default_rng(seed)
-        self._action_space, self._spares_learner = action_space, spares_learner
+        self._action_space = action_space
         self._entries: tuple[Entry, ...] = ()
         self._shares: NDArray[np.float64] = np.zeros(0)
         self._numbers: dict[_Place, int] = {}  # of all who were drawn, from 0
@@ -155,7 +146,7 @@ class Opponents:
             place, rows = known[number], np.flatnonzero(self._who == number)
             entry = self._entries[place[0]]
             self.scripts[rows] = entry.script
-            if self._spares_learner and entry.is_learner:
+            if entry.is_learner:
                 own.append(number)
             elif self._player(place) is not None:
                 self.groups[place] = rows
@@ -236,10 +227,9 @@ class Opponents:
 # ---------------------------------------------------------------------- from a configuration
 
 
-def myself(learner: Agent[Any], weight: float = 1.0, *, is_deterministic: bool, is_learner: bool = False) -> Entry:
+def myself(learner: Agent[Any], weight: float = 1.0, *, explores: bool) -> Entry:
     """Return the learner as it is at every moment: its opponent improves while they play."""
-    make = functools.partial(as_player, learner, num_envs=learner.num_envs)
-    return Entry(name="self", make=make, weight=weight, is_deterministic=is_deterministic, is_learner=is_learner)
+    return Entry(name="self", make=None if explores else lambda _seed: learner, weight=weight, is_learner=explores)
 
 
 def check_opponents(phases: Iterable[Phase], game: Game) -> None:
@@ -288,7 +278,7 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, g
         return Entry(name=one.type, make=make, weight=share, is_deterministic=False)
     place = _place_of(one)
     if isinstance(one, SelfPlayOpponent) and place is None:
-        return myself(learner, share, is_deterministic=one.deterministic, is_learner=one.is_learner)
+        return myself(learner, share, explores=one.is_learner)
     return Entry(
         shelf=pool if place is None else Files(place, learner),
         matchmaking=one.matchmaking if isinstance(one, SnapshotOpponent) else "uniform",

@@ -75,23 +75,20 @@ def experienced(config: Config, **more: Any) -> Config:
     return changed  # type: ignore[no-any-return]
 
 
-def as_player(agent: Agent[Any], seed: int, *, num_envs: int, weights: Weights | None = None) -> Agent[Any]:
+def as_player(agent: Agent[Any], seed: int, *, num_envs: int, weights: Weights) -> Agent[Any]:
     """Copy an agent that only plays: it has no memory, and its exploration is that of a trained one.
 
     Args:
         agent: Whose form it takes over.
         seed: Of its draws.
         num_envs: Sub-environments it will play in.
-        weights: What it acts by; `None` for the agent's own, also when those change.
+        weights: What it acts by.
     """
     config = experienced(agent.config, capacity=1, noise_exponent=0.0, prioritised=False)
     player = type(agent)(
         agent.observation_space, agent.action_space, config, num_envs=num_envs, seed=seed, device=agent.device
     )
-    if weights is None:
-        player.share_weights(agent)
-    else:
-        player.set_weights(weights)
+    player.set_weights(weights)
     return player
 
 

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar as Bar
 from rich.text import Text
 
-from envfleet.training.events import LEARNER, Began, Ended, Evaluated, Event, Learned, Observer, Progress
+from envfleet.training.events import LEARNER, Began, Ended, Evaluated, Evaluating, Event, Learned, Observer, Progress
 
 _LINE_EVERY_S = 30.0  # where nothing can be redrawn
 
@@ -32,7 +32,7 @@ class ProgressBar(Observer):
         self._console = Console(stderr=True, highlight=False) if console is None else console
         self._live = Live(console=self._console, refresh_per_second=1, transient=True)
         self._num_phases = 1
-        self._loss = self._evaluation = ""
+        self._share, self._line, self._loss, self._evaluation = 0.0, "", "", ""
         self._next_line = time.monotonic() + _LINE_EVERY_S
         self._began_at_share: float | None = None
 
@@ -45,6 +45,9 @@ class ProgressBar(Observer):
                 # The figure that is called a loss, the critic's if there are several.
                 names = [name for name in ("loss", "critic_loss", "value_loss") if name in event.figures]
                 self._loss = f", loss {event.figures[names[0]]:.3g}" if names else ""
+            case Evaluating():
+                self._evaluation = f"evaluating at {event.transitions:,}"
+                self._draw()
             case Evaluated():
                 self._evaluation = _describe_evaluation(event)
                 if not self._live.is_started:
@@ -66,13 +69,15 @@ class ProgressBar(Observer):
             self._live.start()
 
     def _show(self, event: Progress) -> None:
-        line = self._describe(event)
-        if self._live.is_started:
-            bar = Padding(Bar(total=1.0, completed=event.run_share, width=40), 0)  # alone in its line
-            self._live.update(Group(bar, Text(line), Text(self._evaluation, style="dim")))
-        elif time.monotonic() >= self._next_line:
+        self._share, self._line = event.run_share, self._describe(event)
+        if not self._live.is_started and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
-            self._console.print(line, markup=False)
+            self._console.print(self._line, markup=False)
+        self._draw()
+
+    def _draw(self) -> None:
+        bar = Padding(Bar(total=1.0, completed=self._share, width=40), 0)  # alone in its line
+        self._live.update(Group(bar, Text(self._line), Text(self._evaluation, style="dim")))
 
     def _describe(self, event: Progress) -> str:
         """Return the share that is done, the time it took and, once it can be told, the time that is left; figures."""

@@ -19,7 +19,7 @@ from envfleet.agents import SAC, SACConfig
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.loop.learners import ReplayLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Entry, myself
+from envfleet.training.opponents.opponents import Entry
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.phases import Phase
 
@@ -187,7 +187,9 @@ def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
 
     with opened((WEAK, STRONG)) as arena:
         learner = small_sac(arena)
-        entries = (WEAK, STRONG, myself(learner, is_deterministic=False))
+        pool = SnapshotPool(learner, 1)
+        pool.add()
+        entries = (WEAK, STRONG, Entry(shelf=pool, is_deterministic=False))
         arena.begin_phase(phase_of(), entries)
         arena.reset(seed=9)
         list(step_through(arena, 20))

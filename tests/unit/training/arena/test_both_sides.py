@@ -57,8 +57,8 @@ def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
     return (
         Entry(name="basic_weak", script=1),
         Entry(shelf=pool, is_deterministic=False),
-        myself(agent, is_deterministic=True),
-        myself(agent, 2.0, is_deterministic=False, is_learner=True),
+        myself(agent, explores=False),
+        myself(agent, 2.0, explores=True),
     )
 
 
@@ -83,7 +83,7 @@ def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -
     weights = dict(zip(SHAPING_TERMS, (3.0, 20.0, 200.0), strict=True))
     shaping = {f"{name}_{when}": weight for name, weight in zip(TERMS, weights.values(), strict=True) for when in WHEN}
     with opened("envfleet/Hockey-v0", backend="kernel") as arena:
-        entry = myself(sac_of(arena), is_deterministic=True, is_learner=True)
+        entry = myself(sac_of(arena), explores=True)
         arena.begin_phase(phase_of(reward_shaping={"N": 9, "K": 0, **shaping}), (entry,))
         seen = arena.reset(seed=5)
         two = seen[NUM_ENVS].tolist()
@@ -113,7 +113,7 @@ def test_rewards_and_last_observations_of_player_two_are_its_own_even_where_an_e
         agent = sac_of(arena)
         arena.begin_phase(
             phase_of(reward_shaping=shaping, reward_bonus=bonus),
-            (myself(agent, is_deterministic=True, is_learner=True),),
+            (myself(agent, explores=True),),
         )
         for *_, step in rounds(arena, agent, ReplayLearner(agent, UpdateSchedule(per_transition=0)), 60):
             happened = step.transitions

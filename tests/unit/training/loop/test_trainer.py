@@ -20,7 +20,7 @@ from envfleet.agents import DDDQN, PPO, Transitions, load_agent
 from envfleet.errors import InvalidArgument, ObservationError, SubEnvError, TrainingDiverged
 from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
-from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Evaluating, Learned, PhaseBegan, Saved
 from envfleet.training.loop.learners import SlabLearner
 from envfleet.training.single_run import stop_requests
 
@@ -452,6 +452,7 @@ def test_who_stops_an_evaluation_gets_it_when_the_run_goes_on() -> None:
     trained(config, 2, whole)
     with contextlib.closing(Trainer(config, RunOptions(num_envs=2), observers=[watcher])) as trainer:
         assert trainer.run(lambda: trainer.tally.is_examination_due) == "interrupted"
+        assert [event.transitions for event in watcher.of(Evaluating)] == [100]
         assert not watcher.of(Evaluated)
         state = pickle.loads(pickle.dumps(trainer.state_dict()))
     with contextlib.closing(Trainer(config, RunOptions(num_envs=2), observers=[again], is_resumed=True)) as trainer:

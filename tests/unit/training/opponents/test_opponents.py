@@ -49,9 +49,9 @@ def test_a_learner_that_has_seen_nothing_new_is_the_snapshot_it_was() -> None:
     assert [rate > 0.6 for rate in pool.rates.values()] == [True]
 
 
-def test_the_learner_as_its_own_opponent_changes_with_it_and_warms_up_no_second_time() -> None:
+def test_the_learner_as_its_own_opponent_changes_with_it() -> None:
     learner = agent_of(warmup=100)
-    opponents = opponents_of(myself(learner, is_deterministic=True))
+    opponents = opponents_of(myself(learner, explores=False))
     before = opponents.act(LOOK)
     assert (before == learner.act_batch(LOOK, deterministic=True)).all()
     learner.set_weights(agent_of(seed=5).weights())
@@ -66,7 +66,9 @@ def test_a_drawing_opponent_draws_from_its_policy_and_not_uniformly_as_if_new() 
     weights["actor"]["2.weight"].zero_()
     weights["actor"]["2.bias"].copy_(torch.tensor([2.0, -2.0, -9.0, -9.0]))
     learner.set_weights(weights)
-    opponents = opponents_of(myself(learner, is_deterministic=False))
+    pool = SnapshotPool(learner, 1)
+    pool.add()
+    opponents = opponents_of(Entry(shelf=pool, is_deterministic=False))
     first, second = opponents.act(LOOK), opponents.act(LOOK)
     assert np.abs(first - np.tanh([2.0, -2.0])).max() < 0.01
     assert not (first == second).all()

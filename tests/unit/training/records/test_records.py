@@ -28,7 +28,7 @@ from envfleet.agents import saving
 from envfleet.errors import InvalidArgument
 from envfleet.training import folder as folder_module
 from envfleet.training.config import read_config
-from envfleet.training.events import Episodes, Event, Learned, Progress
+from envfleet.training.events import Episodes, Evaluating, Event, Learned, Progress
 from envfleet.training.folder import RunFolder, config_hash, reserve
 from envfleet.training.records import ProgressBar, plot_runs, read_history
 from envfleet.training.records.figures import draw_evaluations, draw_returns
@@ -376,6 +376,13 @@ def test_the_bar_shows_where_the_run_is() -> None:
     text = shown(played.begin(), *played.rounds(last=80), is_terminal=True)
     for part in ("a run begins: SAC, 2 sub-environments", "games 2/2", "12,800", "won", "loss", "left", "79%"):
         assert part in text
+
+
+def test_the_bar_shows_that_an_evaluation_is_under_way() -> None:
+    last = [*played.rounds(last=80)][-1]
+    where = {name: getattr(last, name) for name in ("transitions", "episodes", "updates", "phase", "phase_name")}
+    text = shown(played.begin(), *played.rounds(last=80), Evaluating(**where), is_terminal=True)
+    assert text.rstrip().endswith("evaluating at 12,800")
 
 
 def test_names_with_brackets_are_shown_as_they_are() -> None:
