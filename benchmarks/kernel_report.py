@@ -65,7 +65,7 @@ def report(
     lines = ["CartPole, transitions a second", *_rates(found), "", *floors]
     lines += ["", *_limits(found, work, peaks)]
     lines += ["", "First make() and reset(), CPU time: nothing compiled / from the cache"]
-    lines += [f"  {one.env:<36} {one.cold_s:6.1f} s  {one.cached_s:6.2f} s" for one in compiling]
+    lines += [f"  {one.name:<36} {one.cold_s:6.1f} s  {one.cached_s:6.2f} s" for one in compiling]
     return lines, has_missed
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from tests.unit.products import multiply
 
 from envfleet.native import products
 from envfleet.native.thread import NativeThread, _thread_of, call_helped
@@ -93,12 +94,12 @@ def test_products_that_another_thread_helps_with_have_the_same_bits(turned: str,
     given, other = left.T.copy() if turned == "left" else left, right.T.copy() if turned == "right" else right
     arguments = (given, other, np.empty((250, 130), np.float32), turned == "left", turned == "right")
     alone = np.empty((250, 130), np.float32)
-    products.multiply(given, other, alone, *arguments[3:])
+    multiply(given, other, alone, *arguments[3:])
     products._board[products._UNDONE] = 7  # whatever is shared leaves 0
     with contextlib.closing(NativeThread()) as thread:
         for _ in range(20):
             many = [(*arguments[:2], np.empty_like(alone), *arguments[3:]) for _ in range(10)]
-            thread.start([(products.multiply, one) for one in many])
+            thread.start([(multiply, one) for one in many])
             thread.results(helps=True)
             assert all(np.array_equal(one[2], alone) for one in many)
     assert products._board[products._UNDONE] == 0

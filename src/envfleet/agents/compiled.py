@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.machine import whole_cores
-from envfleet.native.compiling import compile_function, is_available
+from envfleet.native.compiling import compile_function, compile_part, is_available
 
 if is_available():
     from envfleet.kernels.rollouts import vectors
@@ -34,6 +34,7 @@ LINEAR, RELU, TANH = range(3)
 
 compiled = functools.partial(compile_function, files=(Path(__file__),))
 compiled_beside = functools.partial(compiled, releases_gil=True)
+part = compile_part
 
 
 def is_large(rows: int, parameters: int) -> bool:
@@ -94,13 +95,13 @@ class Workspace(NamedTuple):
     slopes: F32
 
 
-@compiled
+@part
 def matrix(buffer: F32, place: int, rows: int, columns: int) -> F32:
     """Return a part of a buffer as a matrix."""
     return buffer[place : place + rows * columns].reshape(rows, columns)
 
 
-@compiled
+@part
 def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> F32:
     """Pass rows through a network.
 
@@ -125,7 +126,7 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
     return given
 
 
-@compiled
+@part
 def tanh(value: np.float32) -> np.float32:
     """Return the hyperbolic tangent to float rounding; loops over it are vectorised."""
     value = _MOST if value > _MOST else -_MOST if value < -_MOST else value  # noqa: FURB136 (max drops NaN)
@@ -135,7 +136,7 @@ def tanh(value: np.float32) -> np.float32:
     return value * above / below
 
 
-@compiled
+@part
 def _finish(products: F32, biases: F32, activation: int) -> None:
     """Add a layer's biases to its products, and do to them what the layer does."""
     for row in range(products.shape[0]):
@@ -147,7 +148,7 @@ def _finish(products: F32, biases: F32, activation: int) -> None:
                 products[row, column] = tanh(products[row, column])
 
 
-@compiled
+@part
 def _slope_back(slopes: F32, given: F32, activation: int) -> None:
     """Multiply slopes by those of an activation, whose results are `given`."""
     if activation == RELU:
@@ -166,11 +167,11 @@ def outputs_of(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
         return forward(values, layers, rows, memory)
     outputs = np.empty((len(rows), layers[-1, 1]), np.float32)
     for start in range(0, len(rows), _PART):
-        outputs[start : start + _PART] = forward(values, layers, rows[start : start + _PART], memory)
+        _copy_columns(forward(values, layers, rows[start : start + _PART], memory), outputs[start:], 0)
     return outputs
 
 
-@compiled
+@part
 def backward(
     values: F32, layers: NDArray[np.int64], rows: F32, results: F32, slopes: F32, gradients: F32, of_rows: F32,
     memory: F32,
@@ -207,7 +208,7 @@ def backward(
             multiply(slopes, weights[:, inputs - of_rows.shape[1] :], of_rows, False, False)
 
 
-@compiled
+@part
 def _add_up(rows: F32, sums: F32) -> None:
     sums.fill(0)
     for row in range(rows.shape[0]):
@@ -215,7 +216,7 @@ def _add_up(rows: F32, sums: F32) -> None:
             sums[column] += rows[row, column]
 
 
-@compiled
+@part
 def descend(learned: AdamStep) -> None:
     """Take a step of Adam."""
     values, gradients, means, squares, _, steps, rate, _, max_norm = learned
@@ -237,7 +238,7 @@ def descend(learned: AdamStep) -> None:
         values[number] -= step * mean / (np.sqrt(square) * spread + epsilon)
 
 
-@compiled
+@part
 def follow(targets: F32, values: F32, tau: float) -> None:
     """Move targets towards values, by a share of the way."""
     share = np.float32(tau)
@@ -251,16 +252,25 @@ def copy_of(values: F32) -> F32:
     return values.copy()
 
 
-@compiled
+@part
 def join(observations: F32, actions: F32) -> F32:
     """Return both side by side: what critics read."""
     count, first, size = observations.shape[0], observations.shape[1], actions.shape[1]
     inputs = np.empty((count, first + size), np.float32)
-    inputs[:, :first], inputs[:, first:] = observations, actions
+    _copy_columns(observations, inputs, 0)
+    _copy_columns(actions, inputs, first)
     return inputs
 
 
-@compiled
+@part
+def _copy_columns(columns: F32, to: F32, first: int) -> None:
+    """Copy columns to where the first of them belongs; to compile an assignment of numba's takes five seconds."""
+    for row in range(columns.shape[0]):
+        for column in range(columns.shape[1]):
+            to[row, first + column] = columns[row, column]
+
+
+@part
 def judge(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) -> F32:
     """Return the lesser of what two critics say, `(N,)`."""
     first = forward(values, layers[0], inputs, work.passes[0]).copy()
@@ -271,7 +281,7 @@ def judge(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) 
     return lesser
 
 
-@compiled
+@part
 def fit_critics(critics: AdamStep, inputs: F32, goals: F32, work: Workspace) -> tuple[float, float]:
     """Move two critics towards goals, `(N,)`; return the mean square of what was missing, and their mean value."""
     count, missing, value = len(inputs), 0.0, 0.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.agents.compiled import compiled
+from envfleet.agents.compiled import compiled, part
 from envfleet.agents.replay import ReplayBuffer
 from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
@@ -78,7 +78,7 @@ class NStepWriter:
         self._counts, self._kept = as_array(state["counts"]), tuple(map(as_array, state["kept"]))
 
 
-@compiled
+@part
 def _copy(values: NDArray[Any], to: NDArray[Any]) -> None:
     """Copy a row; an assignment of numba's takes many times as long."""
     for place in range(len(values)):

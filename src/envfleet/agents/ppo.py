@@ -285,7 +285,7 @@ def _learn_slab(
     return made, sums
 
 
-@compiled.compiled
+@compiled.part
 def _fit(learned: AdamStep, batch: Lessons, settings: _Settings, work: Workspace, figures: NDArray[np.float64]) -> None:
     """Make one update, and write its figures."""
     values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.observations)
@@ -309,7 +309,7 @@ def _fit(learned: AdamStep, batch: Lessons, settings: _Settings, work: Workspace
     compiled.descend(learned)
 
 
-@compiled.compiled
+@compiled.part
 def _fit_normal(
     means: F32, log_stds: F32, of_stds: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]
 ) -> F32:
@@ -340,7 +340,7 @@ def _fit_normal(
     return scaled
 
 
-@compiled.compiled
+@compiled.part
 def _fit_choices(logits: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]) -> F32:
     """Return the gradients of logits."""
     count, size = logits.shape
@@ -366,7 +366,7 @@ def _fit_choices(logits: F32, batch: Lessons, settings: _Settings, figures: NDAr
     return slopes
 
 
-@compiled.compiled
+@compiled.part
 def _push(log_probs: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]) -> F32:
     """Return the gradients of the logarithms of chances, `(M,)`, and write the figures of the policy."""
     count, loss, divergence, clipped_share = len(log_probs), 0.0, 0.0, 0.0

@@ -170,7 +170,7 @@ def _learn(
     return critic_loss, actor_loss, alpha, entropy, value
 
 
-@compiled.compiled
+@compiled.part
 def _fit_actor(
     observations: F32, noise: F32, actor: AdamStep, critics: AdamStep, alpha: float, work: Workspace
 ) -> tuple[float, float]:
@@ -214,7 +214,7 @@ def _act(values: F32, layers: NDArray[np.int64], rows: F32, noise: F32) -> F32:
     return _propose(compiled.outputs_of(values, layers, rows), noise).actions
 
 
-@compiled.compiled
+@compiled.part
 def _propose(outputs: F32, noise: F32) -> _Proposals:
     count, size = noise.shape
     actions, squashed, spreads = np.empty_like(noise), np.empty_like(noise), np.empty_like(noise)

@@ -8,6 +8,7 @@ a few functions that are called from outside.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from envfleet.kernels.numba_private import (
 from envfleet.kernels.rules import Rules
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
+_NOT_CALLABLE: int = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value or 0  # of what is no function
 
 
 _NOWHERE = SimpleNamespace(set_env=lambda name, environment: None)
@@ -57,9 +59,9 @@ class PartLibrary(JITCodeLibrary):
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """There is no machine code."""
+        """Return what raises a TypeError, should Python call the function: it has no machine code of its own."""
         self._ensure_finalized()
-        return 0
+        return _NOT_CALLABLE
 
     def own_module(self) -> Any:
         """Return the function, for modules that may have it from elsewhere, too."""

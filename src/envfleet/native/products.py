@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from envfleet.kernels.numba_cpu import array_at
 from envfleet.kernels.numba_private import cgutils
 from envfleet.kernels.rollouts.vectors import LANES, VECTOR, fused, spread, word
-from envfleet.native.compiling import compile_function
+from envfleet.native.compiling import compile_function, compile_part
 
 F32 = NDArray[np.float32]
 
@@ -118,7 +118,7 @@ def _make_tile(num_vectors: int) -> Any:
 _write_tile, _write_narrow_tile = _make_tile(2), _make_tile(1)
 
 
-@compile_function
+@compile_part
 def _copy_panel(right: int, down: int, across: int, panel: F32, count: int) -> None:
     """Copy so many columns of the right matrix from where it begins, and fill the panel up with zeros."""
     panel[:, count:] = 0
@@ -131,10 +131,12 @@ def _copy_panel(right: int, down: int, across: int, panel: F32, count: int) -> N
             for column in range(count):
                 panel[k, column] = row[column]
     for column in range(count if across > 1 else 0):
-        panel[:, column] = _floats_at(right + 4 * column * across, panel.shape[0])
+        given = _floats_at(right + 4 * column * across, panel.shape[0])
+        for k in range(panel.shape[0]):
+            panel[k, column] = given[k]
 
 
-@compile_function
+@compile_part
 def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
     """Write some columns of a product."""
     left, apart, along, right, down, across, result, beside, rows, columns, inner = product
@@ -166,7 +168,7 @@ def _write_panel(product: NDArray[np.int64], number: int, memory: F32) -> None:
                     written[column] = sum_before + tile[k * TILE_COLUMNS + column]
 
 
-@compile_function
+@compile_part
 def _write_next(product: NDArray[np.int64], memory: F32) -> bool:
     """Write a panel of the product that is shared, if one is left that nobody has begun; return whether one was."""
     if _add(_LEFT, 0) <= 0:
@@ -179,7 +181,7 @@ def _write_next(product: NDArray[np.int64], memory: F32) -> bool:
     return True
 
 
-@compile_function
+@compile_part
 def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
     """Do what `multiply` does, without a copy."""
     rows, columns = result.shape
@@ -198,7 +200,7 @@ def _multiply_few(left: F32, right: F32, result: F32, is_left_turned: bool, is_r
                 result[row, column] += factor * right[k, column]
 
 
-@compile_function
+@compile_part
 def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
     """Multiply two matrices; rows may lie apart. A row has the same bits wherever it stands among many.
 
@@ -224,7 +226,9 @@ def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_
     count = -(-columns // TILE_COLUMNS)
     if count > 1 and rows * columns * inner >= _LEAST_SHARED and _add(_HELPERS, 0):
         if _add(_IS_SHARED, 1) == 0:
-            _words_at(_task(), product.size)[:] = product
+            task = _words_at(_task(), product.size)
+            for place in range(product.size):
+                task[place] = product[place]
             _put(_UNDONE, count)
             _put(_LEFT, count)
             while _write_next(product, memory):

