@@ -74,7 +74,7 @@ class Backend:
 _PYTHON = [one for one in REGISTERED.values() if "shared" in one.options and one.name != "ray"]
 SERIAL, ADOPTED = Backend("serial"), Backend("adopted")
 SPREAD = [one.name for one in _PYTHON if "workers" in one.options]
-BACKENDS = (SERIAL, *(Backend(name, workers) for name in SPREAD for workers in (1, 2, 3)))
+BACKENDS = (SERIAL, *(Backend(name, workers) for name in SPREAD for workers in (1, 3)))
 ONE_OF_EACH = (SERIAL, *(Backend(name, 2) for name in SPREAD))
 
 

@@ -30,9 +30,13 @@ COMPILED = (
     "MiniGrid-MultiRoom-N2-S4-v0",
 )
 # Each layout compiles anew, and all step alike.
-QUICK = {"MiniGrid-DoorKey-5x5-v0", "MiniGrid-LavaCrossingS9N2-v0", "MiniGrid-MultiRoom-N2-S4-v0"}
+QUICK = {
+    "MiniGrid-DoorKey-5x5-v0": AutoresetMode.SAME_STEP,
+    "MiniGrid-LavaCrossingS9N2-v0": AutoresetMode.NEXT_STEP,
+    "MiniGrid-MultiRoom-N2-S4-v0": AutoresetMode.SAME_STEP,
+}
 CASES = [
-    pytest.param(env_id, mode, marks=[] if env_id in QUICK else pytest.mark.slow)
+    pytest.param(env_id, mode, marks=[] if QUICK.get(env_id) == mode else pytest.mark.slow)
     for env_id in COMPILED
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 ]

@@ -72,7 +72,10 @@ def test_one_module_imports_private_parts() -> None:
 
 def test_two_modules_outside_kernels_use_private_parts() -> None:
     found = _modules_with(r"\._(cache|source_stamp)\b|\.(overloads|fndesc|targetctx|nrt|call_conv)\b")
-    assert [name for name in found if not name.startswith("kernels/")] == ["native/linking.py", "native/numba_private.py"]
+    assert [name for name in found if not name.startswith("kernels/")] == [
+        "native/linking.py",
+        "native/numba_private.py",
+    ]
 
 
 def _modules_with(private: str) -> list[str]:

@@ -24,7 +24,7 @@ from envfleet.kernels.plain import PlainEnv
 from envfleet.kernels.registration import find_twin
 from envfleet.testing import check_kernel, mismatches
 
-NUM_ENVS = 100
+NUM_ENVS = 50
 SEED = 500
 TWO_STARTS = ["SFFG", "FHHF", "FFFF", "HFFS"]
 
@@ -119,7 +119,7 @@ def test_hundreds_of_episodes_are_the_same(pair: Pair) -> None:
             num_ended += int((terminated | truncated).sum())
             num_truncated += int(truncated.sum())
     originals.close()
-    assert num_ended >= 300
+    assert num_ended >= 150
     assert num_ended > num_truncated
 
 

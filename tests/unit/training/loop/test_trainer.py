@@ -7,13 +7,10 @@ import os
 import pickle
 import signal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
-from gymnasium.wrappers import TransformObservation
 from tests.unit.training.watching import Watcher
 
 from envfleet.agents import DDDQN, PPO, Transitions, load_agent
@@ -27,92 +24,7 @@ from envfleet.training.single_run import stop_requests
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 CARTPOLE = "envfleet/CartPole-v1"
-HERE = "tests.unit.training.loop.test_trainer"
-
-
-class Cliff(gymnasium.Env[Any, Any]):
-    """Rewards of any size; raises, or gives NaN, in a step of choice."""
-
-    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space: Any = spaces.Discrete(2)
-    metadata: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]  # an instance variable in Gymnasium's Env
-
-    def __init__(self, raises_at: int = -1, nan_at: int = -1) -> None:
-        self._raises_at, self._nan_at, self._step, self._total = raises_at, nan_at, 0, 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._step = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._step, self._total = self._step + 1, self._total + 1
-        if self._total == self._raises_at:
-            raise RuntimeError("the ice broke")
-        reward = float("nan") if self._total == self._nan_at else 1.0
-        return np.zeros(2, np.float32), reward, self._step == 7, False, {}
-
-
-def breaking() -> Cliff:
-    return Cliff(raises_at=30)
-
-
-def fragile() -> Cliff:
-    return Cliff(raises_at=6)
-
-
-class Elsewhere(Cliff):
-    """Plays in workers alone."""
-
-    def reset(self, **more: Any) -> Any:
-        if str(os.getpid()) == os.environ["TRAINER"]:
-            raise RuntimeError("this is the trainer's process")
-        return super().reset(**more)
-
-
-def unsound() -> Cliff:
-    return Cliff(nan_at=40)
-
-
-class Blur(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Sees nothing of the angle after a while."""
-
-    def observation(self, observation: Any) -> Any:
-        self.count = getattr(self, "count", 0) + 1
-        return np.where(np.arange(4) == 2, np.nan, observation) if self.count > 30 else observation
-
-
-def blurred() -> Any:
-    return Blur(gymnasium.make("CartPole-v1"))
-
-
-class BlurredAtTheEnd(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Sees nothing of the angle in the last observation of an episode."""
-
-    def step(self, action: Any) -> Any:
-        observation, reward, terminated, truncated, info = super().step(action)
-        return np.where((np.arange(4) == 2) & terminated, np.nan, observation), reward, terminated, truncated, info
-
-
-def blurred_at_the_end() -> Any:
-    return BlurredAtTheEnd(gymnasium.make("CartPole-v1"))
-
-
-class BlurredAtFirst(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Sees nothing of the angle in the first observation of an episode."""
-
-    def reset(self, **more: Any) -> Any:
-        observation, info = super().reset(**more)
-        return np.where(np.arange(4) == 2, np.nan, observation), info
-
-
-def blurred_at_first() -> Any:
-    return BlurredAtFirst(gymnasium.make("CartPole-v1"))
-
-
-def blurred_in_part() -> Any:
-    space = spaces.Dict(clock=spaces.Discrete(9), poles=spaces.Box(-np.inf, np.inf, (4,), np.float32))
-    return TransformObservation(blurred(), lambda poles: {"clock": 1, "poles": np.float32(poles)}, space)
+ENVS = "tests.unit.training.loop.cliff"
 
 
 def config_of(
@@ -194,7 +106,7 @@ def test_first_weights_that_do_not_fit_are_refused_by_what_differs(tmp_path: Pat
     config = config_of({"transitions": 4})
     for hidden, env, problem in (
         ([8], CARTPOLE, r"\[16, 4\]\) from checkpoint, the shape in current model is torch.Size\(\[8, 4\]\)"),
-        ([16], f"{HERE}:Cliff", r"\[16, 4\]\) from checkpoint, the shape in current model is torch.Size\(\[16, 2\]\)"),
+        ([16], f"{ENVS}:Cliff", r"\[16, 4\]\) from checkpoint, the shape in current model is torch.Size\(\[16, 2\]\)"),
     ):
         update = {"checkpoint_path": str(tmp_path / "first.pt"), "hyperparameters": {"hidden": hidden}}
         section = config.agent.model_copy(update=update)
@@ -237,7 +149,7 @@ def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
 
 
 def test_a_reward_that_is_no_number_ends_training_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    config = config_of({"transitions": 400}, env=f"{HERE}:unsound", warmup_steps=20, checkpoint_frequency=30)
+    config = config_of({"transitions": 400}, env=f"{ENVS}:unsound", warmup_steps=20, checkpoint_frequency=30)
     with pytest.raises(
         TrainingDiverged, match=r"returned nan in the shaped reward, .*; the checkpoint .*\.pt is from before"
     ):
@@ -249,7 +161,7 @@ def test_a_reward_that_is_no_number_ends_training_and_leaves_the_last_checkpoint
 
 
 def test_divergence_before_the_first_checkpoint_names_none(tmp_path: Path) -> None:
-    config = config_of({"transitions": 400}, env=f"{HERE}:unsound", warmup_steps=20)
+    config = config_of({"transitions": 400}, env=f"{ENVS}:unsound", warmup_steps=20)
     with pytest.raises(TrainingDiverged, match="there is no checkpoint yet"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
@@ -264,20 +176,20 @@ def test_divergence_before_the_first_checkpoint_names_none(tmp_path: Path) -> No
     ],
 )
 def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: Path, env: str, place: str) -> None:
-    config = config_of({"transitions": 400}, env=f"{HERE}:{env}", warmup_steps=20)
+    config = config_of({"transitions": 400}, env=f"{ENVS}:{env}", warmup_steps=20)
     with pytest.raises(ObservationError, match=rf"sub-environment 0 returned nan in {place}\[2\]"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
 
 def test_ppo_does_not_learn_from_an_observation_that_is_not_finite() -> None:
     # Every step ends a slab: the update found its loss to be NaN before the observation was looked at.
-    config = config_of({"transitions": 400}, env=f"{HERE}:blurred", agent="PPO", rollout_steps=1)
+    config = config_of({"transitions": 400}, env=f"{ENVS}:blurred", agent="PPO", rollout_steps=1)
     with pytest.raises(ObservationError, match=r"returned nan in observation\[2\]"):
         trained(config, 8, backend="serial")
 
 
 def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() -> None:
-    config = config_of({"transitions": 160}, env=f"{HERE}:breaking")
+    config = config_of({"transitions": 160}, env=f"{ENVS}:breaking")
     with pytest.raises(SubEnvError, match="the ice broke"):
         trained(config, 2, backend="serial")
     trainer = trained(config, 2, backend="serial", on_failure="restart")
@@ -391,7 +303,7 @@ def test_gymnasium_ids_may_name_the_module_that_registers_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "name"), [(f"{HERE}:Cliff", f"{HERE}:Cliff"), ("gymnasium:CartPole-v1", "CartPole-v1")]
+    ("env", "name"), [(f"{ENVS}:Cliff", f"{ENVS}:Cliff"), ("gymnasium:CartPole-v1", "CartPole-v1")]
 )
 def test_a_run_names_its_environment(env: str, name: str) -> None:
     watcher = Watcher()
@@ -421,14 +333,14 @@ def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_evaluations_survive_what_the_run_survives() -> None:
-    trainer = trained(config_of({"transitions": 12}, env=f"{HERE}:fragile"), 2, backend="serial", on_failure="restart")
+    trainer = trained(config_of({"transitions": 12}, env=f"{ENVS}:fragile"), 2, backend="serial", on_failure="restart")
     assert trainer.tally.examination is not None
     assert [one["mean_length"] <= 6 for one in trainer.tally.examination.results.values()] == [True]
 
 
 def test_evaluations_run_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINER", str(os.getpid()))
-    config = config_of({"transitions": 160}, env=f"{HERE}:Elsewhere", eval_games=3)
+    config = config_of({"transitions": 160}, env=f"{ENVS}:Elsewhere", eval_games=3)
     trainer = trained(config, 4, backend="process", workers=2)
     assert trainer.tally.examination is not None
     with pytest.raises(SubEnvError, match="this is the trainer's process"):
