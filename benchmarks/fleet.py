@@ -22,7 +22,7 @@ from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, Contender, EnvFlee
 from envfleet.bench.plot import plot_report
 from envfleet.bench.report import count, machine_line, show_report
 from envfleet.bench.results import Report, figures_json
-from envfleet.bench.rounds import Case, require_buildable, run_cases
+from envfleet.bench.rounds import Contest, require_buildable, run_cases
 from envfleet.bench.workloads import BUILT_IN, resolve
 from envfleet.files import write_whole
 from envfleet.machine import whole_cores
@@ -113,7 +113,7 @@ def _contenders(num_envs: int) -> list[Contender]:
     return [*(CONTENDERS[name] for name in PEER_NAMES), *ours]
 
 
-def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Case]:
+def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Contest]:
     cases = []
     for name, sizes in plan:
         workload = resolve(name)
@@ -122,7 +122,7 @@ def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Case]:
         except ChildFailed as error:
             sys.stderr.write(f"{name} is left out: {error}\n")
             continue
-        cases += [Case(workload, num_envs, whole_cores(), _contenders(num_envs)) for num_envs in sorted(sizes)]
+        cases += [Contest(workload, num_envs, whole_cores(), _contenders(num_envs)) for num_envs in sorted(sizes)]
     return cases
 
 

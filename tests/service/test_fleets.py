@@ -19,7 +19,7 @@ from envfleet.envs.turbofan import ThresholdPolicy
 from envfleet.errors import InvalidArgument
 from envfleet.remote.codec import unpack
 from envfleet.service.database.journal import Conflict, Journal, JournalEntry
-from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot
+from envfleet.service.database.models import Base, Episode, FleetEvent, FleetRow, Snapshot
 from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store
 from envfleet.service.hosting import hosted
@@ -133,7 +133,7 @@ def test_two_processes_with_one_database(tmp_path: Path) -> None:
             left.call(user, fleet, 3, do="step", actions=np.zeros(3, np.int64), key=b"other key")
         with left.fleets.use(user.user_id, fleet) as hosted:
             assert hosted.seq == 4
-        assert left.count(Event) == 4
+        assert left.count(FleetEvent) == 4
 
 
 def test_processes_catch_up_before_they_look(tmp_path: Path, postgres_url: str) -> None:
@@ -294,7 +294,7 @@ def test_fleets_leave_the_memory_and_old_ones_the_database(tmp_path: Path) -> No
         assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
         here.fleets.close_fleet(user.user_id, fleet)
         here.fleets.tend()
-        assert here.count(FleetRow) == here.count(Event) == 0
+        assert here.count(FleetRow) == here.count(FleetEvent) == 0
         assert here.count(Episode) == 3
 
 
@@ -364,7 +364,7 @@ def test_many_threads_commit_together(tmp_path: Path) -> None:
         # Eight retries of one call at the same time: one makes it, the others get the stored reply.
         replies = list(pool.map(lambda _: here.step(user, fleets[0], 10, [0])["seq"], range(8)))
         assert replies == [11] * 8
-        assert here.count(Event) == 8 * 10 + 1
+        assert here.count(FleetEvent) == 8 * 10 + 1
 
 
 def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -
         results = [future.exception() for _, future in entries]
         assert [type(each) for each in results] == [type(None), Conflict, OverflowError, type(None)]
         assert getattr(results[1], "retry_after_s", None) == 1.0
-        assert here.count(Event) == 2
+        assert here.count(FleetEvent) == 2
 
 
 def test_a_database_that_drops_its_connections_is_asked_again(tmp_path: Path, postgres_url: str) -> None:
@@ -391,7 +391,7 @@ def test_a_database_that_drops_its_connections_is_asked_again(tmp_path: Path, po
             others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
             connection.execute(sa.text(f"{others} AND datname = current_database()"))
         assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
-        assert here.count(Event) == 2
+        assert here.count(FleetEvent) == 2
 
 
 def test_a_database_that_is_not_there_is_refused_as_any_other_error_of_it() -> None:
@@ -427,7 +427,7 @@ def test_a_database_that_is_away_for_a_while_loses_nothing(tmp_path: Path, monke
                 with pytest.raises(sa.exc.OperationalError):
                     here.step(user, fleet, 1, [0, 0, 0])
         assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
-        assert here.count(Event) == 2
+        assert here.count(FleetEvent) == 2
 
 
 def test_rows_that_get_no_seed_come_back_as_they_were(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.service.serving import make_settings, serve_here
 from tests.service.test_fleets import CARTPOLE, Process, process
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.database.models import Episode, Event
+from envfleet.service.database.models import Episode, FleetEvent
 from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Busy, Closed, EnvFailed, QuotaSpent
 from envfleet.service.service import Service
@@ -99,7 +99,7 @@ def test_a_process_that_holds_a_closed_fleet_cannot_go_on_with_it(tmp_path: Path
         assert left.fleets.num_held == right.fleets.num_held == 0
         left.fleets.close_fleet(user.user_id, fleet)
         with left.store.engine.connect() as connection:
-            assert connection.execute(sa.select(sa.func.max(Event.seq))).scalar() == 2  # its closing
+            assert connection.execute(sa.select(sa.func.max(FleetEvent.seq))).scalar() == 2  # its closing
             assert connection.execute(sa.select(Episode.outcome)).scalars().all() == ["abandoned"] * 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from envfleet import machine
 from envfleet.backends import plan_workers
-from envfleet.kernels.threads import Crew
+from envfleet.kernels.threads import Team
 from envfleet.machine import cgroup_cores, usable_cores, whole_cores
 from envfleet.options import Options
 
@@ -44,5 +44,5 @@ def test_usable_cores_take_the_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_container_with_few_cores_gets_as_few_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "affinity_cores", lambda: 64)
     monkeypatch.setattr(machine, "cgroup_cores", lambda: 2.0)
-    assert Crew(1_000_000).most == 2
+    assert Team(1_000_000).most == 2
     assert plan_workers(Options(backend="process"), 8, reason="").envs_per_worker == (4, 4)

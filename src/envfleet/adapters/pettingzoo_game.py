@@ -115,7 +115,7 @@ class ParallelGame(gym.Env[Any, Any]):
         self._game.close()
 
 
-class Duel(ParallelGame):
+class DuelGame(ParallelGame):
     """A `ParallelGame` of two agents, with the face of the games for two that training plays.
 
     The reward is the first agent's. Infos have the second one's as `reward_two`, and `winner`, which is 0 until the

@@ -17,7 +17,7 @@ from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.descent import Adam, layers_of
 from envfleet.agents.hyperparameters import OffPolicyConfig, Positive, Share, between
 from envfleet.agents.networks import DuelingNetwork, target_of
-from envfleet.agents.off_policy import OffPolicyAgent, Part
+from envfleet.agents.off_policy import OffPolicyAgent, UpdatePart
 from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
 
 
@@ -118,7 +118,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     def _compile(self) -> Adam:
         return self._act_by(self._optimiser, layers_of(self._network))
 
-    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Part]:
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[UpdatePart]:
         config, learned = self.config, self._optimiser.next_step(self._layers[0])
         tau = 0.0 if (self.num_updates + 1) % config.target_period else config.target_tau
         return [(("loss", "value"), _learn, (batch, learned, self._target_parts.values, tau, self._work))]

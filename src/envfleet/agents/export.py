@@ -17,7 +17,7 @@ from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.files import replacing
 
 
-class Policy(nn.Module):
+class ExportedPolicy(nn.Module):
     """What an agent does without exploration, as a module of its observations.
 
     Its arguments are the arrays of a batch of observations, one per part of the space in its order, in the space's own
@@ -55,7 +55,7 @@ def export_policy(agent: Agent[Any], path: str | Path) -> None:
     path = Path(path)
     if path.suffix not in {".pt", ".onnx"}:
         raise InvalidArgument(f"path={str(path)!r}, expected a name that ends in .pt or .onnx: change it")
-    policy, examples = Policy(agent), _examples(agent.packing)
+    policy, examples = ExportedPolicy(agent), _examples(agent.packing)
     with warnings.catch_warnings(), torch.no_grad(), replacing(path) as unfinished:
         # Both are said to have successors: torch.export, whose files only PyTorch reads, and an exporter on top of it,
         # which needs onnxscript besides.
@@ -66,7 +66,7 @@ def export_policy(agent: Agent[Any], path: str | Path) -> None:
             _write_onnx(policy, examples, unfinished)
 
 
-def _write_onnx(policy: Policy, examples: tuple[Tensor, ...], path: Path) -> None:
+def _write_onnx(policy: ExportedPolicy, examples: tuple[Tensor, ...], path: Path) -> None:
     try:
         import onnx  # noqa: F401  # so that what is missing is said before torch fails
     except ImportError as error:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from envfleet.agents.descent import Flat
 from envfleet.agents.hyperparameters import NetworkConfig
-from envfleet.agents.packing import Packing, Part
+from envfleet.agents.packing import PackedArray, Packing
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 
@@ -162,7 +162,7 @@ def is_vector(packing: Packing) -> bool:
     return not packing.is_nested and not any(part.counts or part.is_image for part in packing.parts)
 
 
-def _encoder_of(part: Part) -> nn.Module:
+def _encoder_of(part: PackedArray) -> nn.Module:
     if part.counts:
         return ChoiceEncoder(part.counts)
     return ImageEncoder(part.shape) if part.is_image else nn.Identity()

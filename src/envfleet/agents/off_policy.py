@@ -46,7 +46,7 @@ class Learnt(NamedTuple):
     acting: F32 | None
 
 
-Part = tuple[tuple[str, ...], Any, tuple[Any, ...]]
+UpdatePart = tuple[tuple[str, ...], Any, tuple[Any, ...]]
 """A part of a compiled update: names of the first numbers that it returns, the function and its arguments."""
 
 
@@ -169,7 +169,7 @@ class OffPolicyAgent(Agent[Config]):
         Returns:
             A function that waits for them and returns what `learn` would; to be called once.
         """
-        parts = list[Part]()
+        parts = list[UpdatePart]()
         for batch in batches:
             parts += self._learn_compiled(*batch)
             self.num_updates += 1
@@ -210,7 +210,7 @@ class OffPolicyAgent(Agent[Config]):
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         """Make one update."""
 
-    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Part]:
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[UpdatePart]:
         """Return the compiled calls that do what `_learn` does, for a batch of arrays; marks a class as compiled."""
         raise NotImplementedError
 

@@ -21,7 +21,7 @@ def encode(observations: Tensor) -> Tensor:
     return rows.float() / 255.0 if rows.dtype == torch.uint8 else rows.float()
 
 
-class Part:
+class PackedArray:
     """One array of an observation.
 
     Args:
@@ -96,7 +96,7 @@ class Packing:
                 "(TransformObservation)"
             )
         leaves = zip(self._layout.leaves, self._layout.apart(space), strict=True)
-        self.parts = tuple(Part(leaf.path, part) for leaf, part in leaves)
+        self.parts = tuple(PackedArray(leaf.path, part) for leaf, part in leaves)
         self.is_nested = isinstance(space, (spaces.Dict, spaces.Tuple))
         self.num_inputs = sum(part.size for part in self.parts)
         size_bytes = sum(part.size * part.dtype.itemsize for part in self.parts)

@@ -17,7 +17,7 @@ from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.descent import Adam
 from envfleet.agents.hyperparameters import Positive
 from envfleet.agents.networks import target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Part
+from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, UpdatePart
 from envfleet.agents.replay import Batch
 
 
@@ -120,7 +120,7 @@ class SAC(ContinuousAgent[SACConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Part]:
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[UpdatePart]:
         actor, critics = self._layers
         learned = self._actor_optimiser.next_step(actor), self._critic_optimiser.next_step(critics)
         temperature = self._temperature_optimiser.next_step(actor)  # which has no layers

@@ -15,7 +15,7 @@ from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.hyperparameters import Interval, Positive
 from envfleet.agents.networks import target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Part
+from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, UpdatePart
 from envfleet.agents.replay import Batch
 
 _Noise = Annotated[float, Interval(0, 2)]
@@ -89,13 +89,14 @@ class TD3(ContinuousAgent[TD3Config]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[Part]:
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[UpdatePart]:
         (actor, critics), values, config = self._layers, self._critic_optimiser.values, self.config
         noise = (config.target_noise, config.target_noise_clip)
         settings = _Settings(config.target_tau, *noise, config.saturation_penalty)
         targets = (self._target_actor_parts.values, self._target_critic_parts.values, settings, self._work)
         learned = self._critic_optimiser.next_step(critics)
-        parts: list[Part] = [(("critic_loss", "value"), _fit_critics, (batch, noises[0], learned, actor[0], *targets))]
+        of_critics = (batch, noises[0], learned, actor[0], *targets)
+        parts: list[UpdatePart] = [(("critic_loss", "value"), _fit_critics, of_critics)]
         if (self.num_updates + 1) % config.policy_delay == 0:
             arguments = (batch.observations, self._actor_optimiser.next_step(actor), values, critics[0], *targets)
             parts.append((("actor_loss",), _fit_actor, arguments))

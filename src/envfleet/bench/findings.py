@@ -42,7 +42,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class Examination:
+class Diagnosis:
     """The figures, and what follows from them.
 
     Its JSON is `{"kind": "envfleet.doctor", "schema_version": 1, "facts": …, "findings": […]}`.
@@ -56,10 +56,10 @@ class Examination:
     findings: tuple[Finding, ...]
 
 
-def diagnose(facts: Facts) -> Examination:
+def diagnose(facts: Facts) -> Diagnosis:
     """List what was found."""
     found = [*_of_machine(facts), *_of_fleets(facts), *_of_env(facts)]
-    return Examination(facts, tuple(sorted(found, key=lambda one: (one.code not in _URGENT, -one.gain))))
+    return Diagnosis(facts, tuple(sorted(found, key=lambda one: (one.code not in _URGENT, -one.gain))))
 
 
 def _of_machine(facts: Facts) -> Iterator[Finding]:
@@ -196,9 +196,9 @@ def _of_env(facts: Facts) -> Iterator[Finding]:
         yield Finding("many_infos", title, advice)
 
 
-def show_examination(examination: Examination, console: Console) -> None:
+def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the figures, then the findings."""
-    facts, findings = examination.facts, examination.findings
+    facts, findings = diagnosis.facts, diagnosis.findings
     console.print(f"[dim]{escape(machine_line(facts.machine))}[/dim]")
     for table in (_env_table(facts), run_table(facts.run)):
         console.print()

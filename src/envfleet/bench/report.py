@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from envfleet.bench.contenders import BASELINE, is_ours
-from envfleet.bench.results import Entry, Machine, Report, Run
+from envfleet.bench.results import ContenderResult, Machine, Report, Run
 from envfleet.kernels.registration import find_twin
 
 HOW_EQUAL = "docs/kernels.md has a table of how equal the two are."
@@ -71,7 +71,7 @@ def run_title(run: Run) -> str:
     return run.env if run.workers is None else f"{run.env}, {count(run.workers, 'worker')}"
 
 
-def compared(run: Run) -> list[Entry]:
+def compared(run: Run) -> list[ContenderResult]:
     """List the fleets that get a column of ratios: serial and process, or whatever else was measured of ours.
 
     A compiled twin gets none, since it does not step the same code as the others.

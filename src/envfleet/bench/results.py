@@ -1,8 +1,9 @@
 """Results of a benchmark as plain values, and the JSON they are kept in.
 
 The file is one object: `{"kind": "envfleet.bench", "schema_version": 1, "started_at": …, "machine": …, "seconds": …,
-"runs": […]}`. Its parts have exactly the fields of the dataclasses here: `Report`, `Machine`, `Run`, `Entry`. Figures
-are raw, one rate per round; medians and ratios are computed when a report is shown, never stored.
+"runs": […]}`. Its parts have exactly the fields of the dataclasses here: `Report`, `Machine`, `Run`,
+`ContenderResult`. Figures are raw, one rate per round; medians and ratios are computed when a report is shown, never
+stored.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Rated:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry(Rated):
+class ContenderResult(Rated):
     """Results of one contender in a run, with one rate per round.
 
     Attributes:
@@ -116,14 +117,14 @@ class Run:
     env: str
     num_envs: int
     workers: int | None
-    entries: tuple[Entry, ...]
+    entries: tuple[ContenderResult, ...]
 
     @property
-    def measured(self) -> list[Entry]:
+    def measured(self) -> list[ContenderResult]:
         """Return the contenders that gave figures, the fastest first."""
         return sorted((entry for entry in self.entries if entry.rates), key=lambda entry: -entry.rate)
 
-    def find(self, contender: str) -> Entry | None:
+    def find(self, contender: str) -> ContenderResult | None:
         """Find a measured contender by name."""
         return next((entry for entry in self.measured if entry.contender == contender), None)
 

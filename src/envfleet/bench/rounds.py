@@ -13,7 +13,7 @@ from typing import TypeVar
 from envfleet.bench import measure
 from envfleet.bench.child import Child, ChildFailed
 from envfleet.bench.contenders import Contender
-from envfleet.bench.results import Entry, Report, Run, describe_machine
+from envfleet.bench.results import ContenderResult, Report, Run, describe_machine
 from envfleet.bench.workloads import Workload
 from envfleet.machine import whole_cores
 
@@ -43,7 +43,7 @@ def require_buildable(workload: Workload) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Contest:
     """One run to make.
 
     Attributes:
@@ -60,7 +60,7 @@ class Case:
 
 
 def run_cases(
-    cases: Sequence[Case],
+    cases: Sequence[Contest],
     seconds: float,
     rounds: int,
     progress: Progress,
@@ -87,7 +87,7 @@ def run_cases(
     return report
 
 
-def run_case(case: Case, seconds: float, rounds: int, progress: Progress) -> Run:
+def run_case(case: Contest, seconds: float, rounds: int, progress: Progress) -> Run:
     """Make one run. A contender that fails is reported as such and does not end it."""
     seats, where = [_Seat(contender, case) for contender in case.contenders], f"{case.workload.name} × {case.num_envs}"
     order, total, done = random.Random(0), len(seats) * (rounds + 1), 0
@@ -122,9 +122,9 @@ class _Seat:
         entry: The results.
     """
 
-    def __init__(self, contender: Contender, case: Case) -> None:
+    def __init__(self, contender: Contender, case: Contest) -> None:
         self.contender, self._case = contender, case
-        self.entry = Entry((), contender.name, contender.label)
+        self.entry = ContenderResult((), contender.name, contender.label)
         self._child: Child | None = None
 
     def prepare(self) -> None:

@@ -100,7 +100,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     from envfleet.bench.plot import check_plot, plot_report
     from envfleet.bench.report import show_report
     from envfleet.bench.results import figures_json
-    from envfleet.bench.rounds import Case, run_cases
+    from envfleet.bench.rounds import Contest, run_cases
 
     names = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
     names += [f"envfleet-{name}" for name in choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)]
@@ -111,7 +111,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
     crews = split_counts(workers, "--workers") if workers else [None]
     contenders = [CONTENDERS[name] for name in names]
-    cases = [Case(workload, size, crew, contenders) for crew in crews for size in sizes]
+    cases = [Contest(workload, size, crew, contenders) for crew in crews for size in sizes]
     with progress_bar() as tell:
         report = run_cases(cases, seconds, rounds, tell)
     console = make_console()
@@ -166,15 +166,15 @@ def doctor(
 ) -> None:
     """Report why a fleet of ENV is no faster, and what to change."""
     from envfleet.bench.doctor import examine
-    from envfleet.bench.findings import diagnose, show_examination
+    from envfleet.bench.findings import diagnose, show_diagnosis
     from envfleet.bench.results import figures_json
 
     workload = _resolve(env, env_args)
     with progress_bar() as tell:
         facts = examine(workload, num_envs, workers, policy_s=policy_latency_ms / 1e3, seconds=seconds, progress=tell)
-    examination = diagnose(facts)
-    show_examination(examination, make_console())
-    write_figures(json_file, figures_json("doctor", examination))
+    diagnosis = diagnose(facts)
+    show_diagnosis(diagnosis, make_console())
+    write_figures(json_file, figures_json("doctor", diagnosis))
 
 
 @app.command()

@@ -12,7 +12,7 @@ import gymnasium as gym
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from envfleet.adapters.pettingzoo_game import Duel
+from envfleet.adapters.pettingzoo_game import DuelGame
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.registry import GAMES, resolve
 from envfleet.sources import find_callable, is_kernel_class
@@ -59,7 +59,7 @@ class Game:
 
     def __init__(self, name: str, make_env: Any) -> None:
         self.name, self._make_env = name, make_env
-        duel = Duel(make_env)
+        duel = DuelGame(make_env)
         duel.close()
         self.seats = (duel.agent_names[0], duel.agent_names[1])
         self.observation_space, self.action_space = duel.agent_observation_space, duel.agent_action_space
@@ -67,7 +67,7 @@ class Game:
     @property
     def engines(self) -> Mapping[str, Any]:
         """Return what `envfleet.make` takes, by name of the engine; the first is the default."""
-        return {"python": functools.partial(Duel, self._make_env)}
+        return {"python": functools.partial(DuelGame, self._make_env)}
 
     @property
     def strongest(self) -> str:
@@ -142,7 +142,7 @@ class Game:
             settings: The configuration's `environment.kwargs`.
             render_mode: `"rgb_array"`, `"human"` or `None`.
         """
-        return Duel(
+        return DuelGame(
             self._make_env if render_mode is None else functools.partial(self._make_env, render_mode=render_mode)
         )
 

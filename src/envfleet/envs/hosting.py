@@ -83,7 +83,7 @@ class Portrait(NamedTuple):
     text: str = ""
 
 
-class EpisodeLog(Protocol):
+class EpisodeNotes(Protocol):
     """Notes an episode."""
 
     def add(self, observation: Any, action: Any, reward: float, *, info: Mapping[str, Any]) -> None:
@@ -199,6 +199,6 @@ class Hosting:
         """
         return {}
 
-    def log(self) -> EpisodeLog:
+    def log(self) -> EpisodeNotes:
         """Return what notes an episode for its portrait."""
         return PlainLog()

@@ -39,7 +39,7 @@ Columns = tuple[list[NDArray[Any]], list[list[Any]]]
 _SEQUENCES = (tuple, list, np.ndarray)  # named, because `tuple | list` builds a new type on every call
 
 
-class Part(abc.ABC):
+class SpaceNode(abc.ABC):
     """One node of a space: knows its own values' shape and hands the rest to its children."""
 
     @abc.abstractmethod
@@ -60,7 +60,7 @@ class Part(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class _ArrayPart(Part):
+class _ArrayPart(SpaceNode):
     leaf: Leaf
     index: int
 
@@ -78,7 +78,7 @@ class _ArrayPart(Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class _ObjectPart(Part):
+class _ObjectPart(SpaceNode):
     path: Path
     index: int
 
@@ -102,9 +102,9 @@ class _ObjectPart(Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class _TuplePart(Part):
+class _TuplePart(SpaceNode):
     path: Path
-    parts: tuple[Part, ...]
+    parts: tuple[SpaceNode, ...]
 
     def writer(self, arrays: Arrays, objects: Objects) -> Writer:
         writers = [(i, part.writer(arrays, objects)) for i, part in enumerate(self.parts)]
@@ -139,9 +139,9 @@ class _TuplePart(Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class _DictPart(Part):
+class _DictPart(SpaceNode):
     path: Path
-    parts: dict[Any, Part]
+    parts: dict[Any, SpaceNode]
 
     def writer(self, arrays: Arrays, objects: Objects) -> Writer:
         writers = [(key, part.writer(arrays, objects)) for key, part in self.parts.items()]
@@ -223,7 +223,7 @@ class Inventory:
 
 
 @functools.singledispatch
-def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> Part:
+def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> SpaceNode:
     """Plan how values of a space are laid out; spaces without a rule of their own travel as objects.
 
     Register a function for a new type of space with `plan.register`.
@@ -236,7 +236,7 @@ def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> Part:
 @plan.register(spaces.Discrete)
 @plan.register(spaces.MultiDiscrete)
 @plan.register(spaces.MultiBinary)
-def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> Part:
+def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> SpaceNode:
     # By its string: the dtype of an unpickled space is a copy, which would fail the quick checks by identity.
     dtype = np.dtype(np.dtype(space.dtype).str)
     leaf = Leaf(path, tuple(int(length) for length in space.shape or ()), dtype, space)
@@ -245,12 +245,12 @@ def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> Part:
 
 
 @plan.register(spaces.Dict)
-def _plan_dict(space: spaces.Dict, path: Path, found: Inventory) -> Part:
+def _plan_dict(space: spaces.Dict, path: Path, found: Inventory) -> SpaceNode:
     return _DictPart(path, {key: plan(part, (*path, key), found) for key, part in space.spaces.items()})
 
 
 @plan.register(spaces.Tuple)
-def _plan_tuple(space: spaces.Tuple, path: Path, found: Inventory) -> Part:
+def _plan_tuple(space: spaces.Tuple, path: Path, found: Inventory) -> SpaceNode:
     return _TuplePart(path, tuple(plan(part, (*path, i), found) for i, part in enumerate(space.spaces)))
 
 

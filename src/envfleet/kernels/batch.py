@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch_base import BatchBase, Ended
+from envfleet.kernels.batch_base import BatchBase, EndedRows
 from envfleet.kernels.buffers import ENDED_DTYPE, allocate
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, NOW
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compile_kernel
-from envfleet.kernels.threads import Crew
+from envfleet.kernels.threads import Team
 from envfleet.options import Options
 
 
@@ -33,7 +33,7 @@ class CpuBatch(BatchBase):
 
     Attributes:
         program: The compiled code for the present parameters.
-        crew: The threads.
+        team: The threads.
 
     Raises:
         KernelError: The kernel cannot be compiled.
@@ -54,8 +54,8 @@ class CpuBatch(BatchBase):
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
         self._finals = allocate(plan.finals, num_envs if self.is_same_step else 1)
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
-        self.crew = Crew(num_envs, options.workers)
-        self.num_threads = most = self.crew.most
+        self.team = Team(num_envs, options.workers)
+        self.num_threads = most = self.team.most
         self.threads = f"{'1 thread' if most == 1 else f'up to {most} threads'} on the CPU"
         self._build()
 
@@ -119,7 +119,7 @@ class CpuBatch(BatchBase):
         self.program.functions["observe"](out.place, 0, self.num_envs)
         return out.arrays
 
-    def step(self, actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], Ended | None]:
+    def step(self, actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], EndedRows | None]:
         """Step every row once.
 
         Args:
@@ -142,17 +142,19 @@ class CpuBatch(BatchBase):
             actions = convert_actions(self.spec, actions, (self.num_envs,))
         table, arrays = self._pool.take()
         table[NOW] = now
-        if self.crew.numbers[1] == 1:
+        if self.team.numbers[1] == 1:
             count = self.program.functions["step"](table, actions)
             if count < 0:
                 refuse_action(self.spec.action, actions, (self.num_envs,), -1 - count)
             return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
         self.take_actions(actions, (self.num_envs,))
         step_range = self.program.functions["step_range"]
-        places = self.crew.run(lambda start, stop: step_range(table, actions, start, stop))
+        places = self.team.run(lambda start, stop: step_range(table, actions, start, stop))
         return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
 
-    def step_rows(self, rows: NDArray[np.int64], actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], Ended | None]:
+    def step_rows(
+        self, rows: NDArray[np.int64], actions: Any, now: int
+    ) -> tuple[Sequence[NDArray[Any]], EndedRows | None]:
         """Step some rows once, in this thread.
 
         Args:
@@ -194,7 +196,7 @@ class CpuBatch(BatchBase):
         table[NOW] = time.perf_counter_ns()
         return table
 
-    def _gather(self, places: list[tuple[int, int]], now: int) -> Ended:
+    def _gather(self, places: list[tuple[int, int]], now: int) -> EndedRows:
         """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
         words = np.concatenate([self._ended[start : start + count] for start, count in places])  # which copies fast
         episodes, rows = words.view(ENDED_DTYPE)[:, 0], words[:, 0]
@@ -216,7 +218,7 @@ class CpuBatch(BatchBase):
 
     def close(self) -> None:
         """End the threads."""
-        self.crew.close()
+        self.team.close()
 
 
 def make_batch(

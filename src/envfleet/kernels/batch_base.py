@@ -45,7 +45,7 @@ class BatchState:
         return BatchState({name: array[rows] for name, array in self.arrays.items()}, params)
 
 
-class Ended(NamedTuple):
+class EndedRows(NamedTuple):
     """The episodes that ended in one step; every array has one entry per such episode, by ascending row.
 
     Attributes:
@@ -140,12 +140,12 @@ class BatchBase(abc.ABC):
         """Return how many rows await a reset; waits for the device."""
         return int(np.count_nonzero(self.kept("awaiting")))
 
-    def _end(self, episodes: NDArray[Any], now: int, last: Callable[[str], NDArray[Any]]) -> Ended:
+    def _end(self, episodes: NDArray[Any], now: int, last: Callable[[str], NDArray[Any]]) -> EndedRows:
         """Describe the episodes that ended in a step; `last` gives what `finals` of that name hold of them."""
         if not self._has_final_infos:
-            return Ended(episodes, now, None, {})
+            return EndedRows(episodes, now, None, {})
         observations, *infos = (last(one.name) for one in self.plan.finals)
-        return Ended(episodes, now, observations, dict(zip(self.spec.info_fields, infos, strict=True)))
+        return EndedRows(episodes, now, observations, dict(zip(self.spec.info_fields, infos, strict=True)))
 
     def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """State and parameters of one row as records, `(1,)` each; copies."""

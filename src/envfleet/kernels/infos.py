@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.fleet.episodes import EndedEpisodes
-from envfleet.kernels.batch_base import Ended
+from envfleet.kernels.batch_base import EndedRows
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.options import Options
 
@@ -35,7 +35,7 @@ class KernelInfos:
         infos = self.step(arrays, None)
         return infos if rows is None else {name: column.take(rows, axis=0) for name, column in infos.items()}
 
-    def step(self, arrays: Sequence[Any], ended: Ended | None) -> dict[str, Any]:
+    def step(self, arrays: Sequence[Any], ended: EndedRows | None) -> dict[str, Any]:
         """Return the infos of a step; `ended` are the episodes that ended in it, if any did and they are gathered."""
         infos: dict[str, Any] = {}
         for name, column in zip(self._names, arrays[4:], strict=True):

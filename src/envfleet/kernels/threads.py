@@ -17,7 +17,7 @@ WORTH_NS = 250_000
 _NUM_TRIES = 8
 
 
-class Crew:
+class Team:
     """The calling thread and others, as many as the work is worth.
 
     The first calls run in the calling thread alone, and show how many that is. Results do not depend on it.

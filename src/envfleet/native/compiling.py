@@ -50,7 +50,7 @@ if numba is not None:
 
 
 def _options(**more: Any) -> dict[str, Any]:
-    return {"fastmath": _FAST, "error_model": "numpy", **more}
+    return {"fastmath": _FAST, "error_model": "numpy", "no_cfunc_wrapper": True, **more}
 
 
 def compile_part(function: Function) -> Function:
@@ -59,7 +59,7 @@ def compile_part(function: Function) -> Function:
         return function
     from envfleet.kernels.machine_code import Part
 
-    made: Function = numba.njit(**_options(pipeline_class=Part))(function)
+    made: Function = numba.njit(**_options(pipeline_class=Part, no_cpython_wrapper=True))(function)
     return made
 
 

@@ -25,7 +25,7 @@ from envfleet.remote.queue import ServiceCall, ServiceQueue
 
 _LARGEST_SEED = 2**62 - 1
 _ALL = slice(None)
-Part = tuple[ServiceCall, Any]
+Answered = tuple[ServiceCall, Any]
 """A call that was answered, and which rows of the answer."""
 
 
@@ -217,7 +217,7 @@ class RemoteEngine(seam.Engine):
                 del self._sent[call]
         return seam.Batch(*step, which)
 
-    def _await(self, count: int | None, rows: seam.Rows | None, timeout_s: float | None) -> list[Part]:
+    def _await(self, count: int | None, rows: seam.Rows | None, timeout_s: float | None) -> list[Answered]:
         """Wait until so many rows, or these, have stepped."""
         begun_s = time.perf_counter()
         self._go_on()
@@ -244,10 +244,10 @@ class RemoteEngine(seam.Engine):
             if call.answer is None and (call.task is None or not call.is_refused):
                 call.queue.start(call)
 
-    def _arrived(self, count: int | None, rows: seam.Rows | None) -> list[Part] | None:
+    def _arrived(self, count: int | None, rows: seam.Rows | None) -> list[Answered] | None:
         """Return what was answered first of what is wanted, unless some of that is missing."""
         wanted = len(rows) if rows is not None else count or 0
-        parts: list[Part] = []
+        parts: list[Answered] = []
         for call in sorted((call for call in self._sent if call.answer is not None), key=lambda one: one.answered_at):
             places = self._sent[call]
             places = places[:wanted] if rows is None else places[np.isin(call.rows[places], rows)]
@@ -287,7 +287,7 @@ class RemoteEngine(seam.Engine):
                 calls.append(ServiceCall(queue, verb, {**part, **fields(queue, places)}, every[places], self._read))
         return calls
 
-    def _carry_out(self, calls: list[ServiceCall], *, is_whole: bool = False) -> list[Part]:
+    def _carry_out(self, calls: list[ServiceCall], *, is_whole: bool = False) -> list[Answered]:
         """Make calls, and wait until all are answered.
 
         Args:
@@ -351,7 +351,7 @@ class RemoteEngine(seam.Engine):
         ]
         return _Answer(leaves, infos, rewards, np.stack(flags))
 
-    def _take_in(self, parts: list[Part], which: seam.Rows | None) -> dict[str, Any]:
+    def _take_in(self, parts: list[Answered], which: seam.Rows | None) -> dict[str, Any]:
         """Keep what was answered.
 
         Args:
@@ -375,7 +375,7 @@ class RemoteEngine(seam.Engine):
         infos = scatter_infos(told, self.traits.num_envs)
         return infos if which is None else take_infos(infos, which)
 
-    def _finish_steps(self, parts: list[Part], which: seam.Rows | None) -> seam.StepResult:
+    def _finish_steps(self, parts: list[Answered], which: seam.Rows | None) -> seam.StepResult:
         begun_s = time.perf_counter()
         infos, index = self._take_in(parts, which), self._every if which is None else which
         rewards, flags = self._rewards[index], self._flags[:, index]

@@ -14,7 +14,7 @@ from tests.service.conftest import TURBOFAN, Caller
 from envfleet.envs.hosting import Mark, PlainLog
 from envfleet.envs.turbofan.plots import EngineLog
 from envfleet.remote.codec import infos_from_plain
-from envfleet.service.database.models import Event, FleetRow
+from envfleet.service.database.models import FleetEvent, FleetRow
 from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.service import Service
 from envfleet.service.web.charts import draw
@@ -112,7 +112,7 @@ def test_what_is_no_longer_kept_cannot_be_replayed(service: Service, ann: Caller
     with pytest.raises(Closed, match="too long"):
         Replays(service.store, service.fleets).make(episode, timeout_s=-1.0)
     assert Replays(service.store, service.fleets).make(episode).rewards.shape == (1,)
-    for table, column in ((Event, Event.fleet_id), (FleetRow, FleetRow.id)):
+    for table, column in ((FleetEvent, FleetEvent.fleet_id), (FleetRow, FleetRow.id)):
         with service.store.engine.begin() as connection:
             connection.execute(sa.delete(table).where(column == fleet))
         with pytest.raises(Closed, match="no longer kept"):

@@ -6,16 +6,16 @@ import dataclasses
 from typing import Any
 
 from envfleet.bench.doctor import EnvFacts, Facts
-from envfleet.bench.results import Entry, Machine, Report, Run
+from envfleet.bench.results import ContenderResult, Machine, Report, Run
 
 MACHINE = Machine("a processor", 4, 2.0, 0.5, "3.11.7", {"envfleet": "0.1.0"})
 
 
-def entry(name: str, *rates: float, label: str = "") -> Entry:
-    return Entry(rates, name, label or name.replace("-", " "), start_s=0.5, memory_bytes=8_000_000)
+def entry(name: str, *rates: float, label: str = "") -> ContenderResult:
+    return ContenderResult(rates, name, label or name.replace("-", " "), start_s=0.5, memory_bytes=8_000_000)
 
 
-def run(*entries: Entry, workload: str = "CartPole-v1", num_envs: int = 8, workers: int | None = 2) -> Run:
+def run(*entries: ContenderResult, workload: str = "CartPole-v1", num_envs: int = 8, workers: int | None = 2) -> Run:
     return Run(workload, workload, num_envs, workers, entries)
 
 

@@ -10,7 +10,7 @@ from tests.unit.bench.samples import facts
 
 from envfleet.bench.child import ChildFailed
 from envfleet.bench.doctor import examine, probe_env
-from envfleet.bench.findings import diagnose, show_examination, straggler_loss
+from envfleet.bench.findings import diagnose, show_diagnosis, straggler_loss
 from envfleet.bench.results import figures_json
 from envfleet.bench.workloads import resolve
 
@@ -217,7 +217,7 @@ def test_a_whole_examination():
     assert (data["kind"], data["schema_version"]) == ("envfleet.doctor", 1)
     assert data["facts"]["env"]["num_infos"] == 3
     file = io.StringIO()
-    show_examination(found, Console(file=file, width=100))
+    show_diagnosis(found, Console(file=file, width=100))
     text = file.getvalue()
     for words in ("One envfleet-bench/Info-v0", "envfleet serial", "Limit of 1 core", "The policy takes", "1. "):
         assert words in text

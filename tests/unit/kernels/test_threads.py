@@ -10,12 +10,12 @@ import pytest
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import threads
-from envfleet.kernels.threads import WORTH_NS, Crew
+from envfleet.kernels.threads import WORTH_NS, Team
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
 def test_slices_cover_every_row_once(num_threads: int) -> None:
-    crew = Crew(7, num_threads)
+    team = Team(7, num_threads)
     try:
         rows: list[int] = []
 
@@ -23,18 +23,18 @@ def test_slices_cover_every_row_once(num_threads: int) -> None:
             rows.extend(range(start, stop))
             return stop - start
 
-        slices = crew.run(work)
+        slices = team.run(work)
         assert len(slices) == num_threads
         assert [start for start, _ in slices] == [sum(count for _, count in slices[:k]) for k in range(num_threads)]
         assert sorted(rows) == list(range(7))
     finally:
-        crew.close()
+        team.close()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_interrupt_waits_for_the_other_threads(error: type[BaseException]) -> None:
     """They write to memory that the caller may free once it has the exception."""
-    crew = Crew(3, 3)
+    team = Team(3, 3)
     is_raising, ended = threading.Event(), []
 
     def work(start: int, stop: int) -> int:
@@ -48,26 +48,26 @@ def test_an_interrupt_waits_for_the_other_threads(error: type[BaseException]) ->
 
     try:
         with pytest.raises(error):
-            crew.run(work)
+            team.run(work)
         assert sorted(ended) == [1, 2]
     finally:
-        crew.close()
+        team.close()
 
 
 def test_an_exception_in_another_thread_is_raised() -> None:
-    crew = Crew(2, 2)
+    team = Team(2, 2)
     try:
         with pytest.raises(ZeroDivisionError):
-            crew.run(lambda start, stop: 1 // (1 - start))
-        assert crew.run(lambda start, stop: 7 * start) == [(0, 0), (1, 7)]
+            team.run(lambda start, stop: 1 // (1 - start))
+        assert team.run(lambda start, stop: 7 * start) == [(0, 0), (1, 7)]
     finally:
-        crew.close()
+        team.close()
 
 
 def test_more_threads_than_rows_are_refused() -> None:
     for asked in (0, -1, 4):
         with pytest.raises(InvalidArgument, match=f"workers={asked}: pass a number of threads from 1 to num_envs=3"):
-            Crew(3, asked)
+            Team(3, asked)
 
 
 def test_work_is_shared_as_soon_as_it_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +84,16 @@ def test_work_is_shared_as_soon_as_it_is_worth_a_thread(monkeypatch: pytest.Monk
 
         return work
 
-    crew = Crew(1000)
+    team = Team(1000)
     try:
         for _ in range(20):
-            assert crew.run(take(1.9 * WORTH_NS)) == [(0, 1000)]
-        assert len(crew.run(take(2.1 * WORTH_NS), 8)) == 1  # nothing is known of eight steps
+            assert team.run(take(1.9 * WORTH_NS)) == [(0, 1000)]
+        assert len(team.run(take(2.1 * WORTH_NS), 8)) == 1  # nothing is known of eight steps
         for _ in range(8):
-            slices = crew.run(take(2.1 * WORTH_NS), 8)
+            slices = team.run(take(2.1 * WORTH_NS), 8)
         assert slices == [(0, 500), (500, 500)]
-        assert len(crew.run(take(1000 * WORTH_NS), 64)) == 1
-        assert len(crew.run(take(1000 * WORTH_NS), 64)) == 4  # one that long tells enough
-        assert len(crew.run(take(1000 * WORTH_NS))) == 1
+        assert len(team.run(take(1000 * WORTH_NS), 64)) == 1
+        assert len(team.run(take(1000 * WORTH_NS), 64)) == 4  # one that long tells enough
+        assert len(team.run(take(1000 * WORTH_NS))) == 1
     finally:
-        crew.close()
+        team.close()

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.game import Game, read_actions, reward_of
+from envfleet.envs.hockey.game import HockeyGame, read_actions, reward_of
 from envfleet.envs.hockey.rendering import METADATA, Screen
 from envfleet.envs.hockey.rules import draw_start
 from envfleet.envs.hockey.settings import read_mode
@@ -188,7 +188,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         if self._quirks.order_alternates:
             self._is_reversed = not self._is_reversed
         start = draw_start(self._mode, 1 if self._is_one_starting else 2, self.np_random)
-        self._game = Game(self._mode, start, holds, keep_mode=self.keep_mode, is_reversed=self._is_reversed)
+        self._game = HockeyGame(self._mode, start, holds, keep_mode=self.keep_mode, is_reversed=self._is_reversed)
 
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
         """Play one step, 1/50 s.

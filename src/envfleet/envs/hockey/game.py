@@ -21,7 +21,7 @@ _POSE = 6  # numbers of one body
 _LARGEST = 1e6  # beyond, the float32 of forces overflows, and nothing is anywhere any more
 
 
-class Game:
+class HockeyGame:
     """A world that is played in.
 
     Box2D lets nobody look inside: what is copied or pickled are a game's start and what has happened since. Played
@@ -174,8 +174,8 @@ class Game:
             raise StateUnsupported(
                 f"this game cannot be copied, as it is longer than {_MAX_EVENTS:,} steps and placements: reset it first"
             )
-        make = functools.partial(Game, keep_mode=self.keep_mode, is_reversed=self._is_reversed, events=self._events)
-        return make, (self.mode, self._start, self._holds)
+        more: dict[str, Any] = {"keep_mode": self.keep_mode, "is_reversed": self._is_reversed, "events": self._events}
+        return functools.partial(HockeyGame, **more), (self.mode, self._start, self._holds)
 
 
 def read_actions(action: ArrayLike, shape: tuple[int, ...], advice: str) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.game import Game, read_actions, reward_of
+from envfleet.envs.hockey.game import HockeyGame, read_actions, reward_of
 from envfleet.envs.hockey.opponents import scripted_action
 from envfleet.envs.hockey.rendering import METADATA, Screen
 from envfleet.envs.hockey.rules import draw_mode, draw_start
@@ -83,7 +83,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2, c.OBSERVATION_SIZE), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2, c.ACTION_SIZE), np.float32)
         self._screen = Screen(render_mode)
-        self._game: Game | None = None
+        self._game: HockeyGame | None = None
         self._phases = [0.0, 0.0]
         self._seen = np.zeros((2, c.OBSERVATION_SIZE), np.float32)  # our own: players get copies
 
@@ -119,7 +119,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         played = Mode(draw_mode(self.mode, self.shooting_share, self.defense_share, rng))
         start = draw_start(played, self.starter, rng)
         self._phases = [rng.uniform(0.0, c.PHASE_RANGE) for _ in range(2)]
-        self._game = Game(played, start, keep_mode=self.keep_mode)
+        self._game = HockeyGame(played, start, keep_mode=self.keep_mode)
         self._screen.follow(self._game.world)
         return self._observe(self._game), self._inform(self._game)
 
@@ -157,7 +157,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         reward = reward_of(info["winner"], info["reward_closeness_to_puck"])
         return self._observe(game), reward, game.world.winner != 0, game.is_late, info
 
-    def _observe(self, game: Game) -> NDArray[np.float32]:
+    def _observe(self, game: HockeyGame) -> NDArray[np.float32]:
         self._seen = game.observe()
         return self._seen.copy()
 
@@ -169,7 +169,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
                 own = self._seen[player].tolist()
                 actions[player] = scripted_action(own, strength == c.WEAK, True, self._phases[player])
 
-    def _inform(self, game: Game) -> dict[str, Any]:
+    def _inform(self, game: HockeyGame) -> dict[str, Any]:
         closeness, touch, direction = game.reward_terms(0)
         closeness_two, touch_two, direction_two = game.reward_terms(1)
         winner = game.world.winner
@@ -185,7 +185,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             "reward_puck_direction_two": direction_two,
         }
 
-    def _require_game(self) -> Game:
+    def _require_game(self) -> HockeyGame:
         if self._game is None:
             raise gymnasium.error.ResetNeeded("no game has begun: call reset() first")
         return self._game

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch_base import BatchBase, Ended
+from envfleet.kernels.batch_base import BatchBase, EndedRows
 from envfleet.kernels.cuda.arrays import DeviceArray, dense_strides
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.memory import Piece
@@ -140,7 +140,7 @@ class CudaBatch(BatchBase):
     def _observe_to(self, out: Piece) -> None:
         self._launch_observe(self._kept.address, out.address, self.num_envs, self._kept.room, out.room)
 
-    def step(self, actions: Any, now: int) -> tuple[Sequence[DeviceArray], Ended | None]:
+    def step(self, actions: Any, now: int) -> tuple[Sequence[DeviceArray], EndedRows | None]:
         """Step every row once.
 
         Args:
@@ -253,7 +253,7 @@ class CudaBatch(BatchBase):
         episodes: NDArray[Any] = out.array("ended")[:count].numpy()
         return episodes[np.argsort(episodes["row"])]
 
-    def _gather(self, out: Piece, now: int) -> Ended | None:
+    def _gather(self, out: Piece, now: int) -> EndedRows | None:
         """Copy what a step leaves of ended episodes to the host."""
         episodes = self.ended(out)
         if len(episodes) == 0:

@@ -12,10 +12,10 @@ from envfleet.kernels.cuda.availability import cuda_target, import_cuda
 from envfleet.kernels.cuda.batch import CudaBatch
 from envfleet.kernels.cuda.memory import Layout, Piece
 from envfleet.kernels.rollouts.policy_source import PolicySource
-from envfleet.kernels.rollouts.slabs import Slabs
+from envfleet.kernels.rollouts.slabs import RolloutArrays
 
 
-class DeviceSlabs(Slabs):
+class DeviceSlabs(RolloutArrays):
     """A rollout on the device: its memory, and how it is run.
 
     Args:

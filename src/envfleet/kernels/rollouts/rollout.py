@@ -21,13 +21,13 @@ from envfleet.kernels.program import compile_source
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
-from envfleet.kernels.rollouts.slabs import Slabs
+from envfleet.kernels.rollouts.slabs import RolloutArrays
 from envfleet.kernels.source import Source
 
 _OF_ENDED = Buffer("ended_steps", np.dtype(np.int64)), Buffer("last_values", np.dtype(np.float32))
 
 
-class CpuSlabs(Slabs):
+class CpuSlabs(RolloutArrays):
     """A rollout on the CPU: its memory, and how it is run.
 
     Args:
@@ -66,7 +66,7 @@ class CpuSlabs(Slabs):
             return int(rollout_range(table, calls, addresses, num_steps, seed, inputs, *ended, start, stop))
 
         before = batch.save() if chooser.is_checked else None
-        slices = batch.crew.run(work, num_steps)
+        slices = batch.team.run(work, num_steps)
         if before is not None and (wrong := [-1 - count for _, count in slices if count < 0]):
             batch.load(before)
             refuse_action(spec.action, actions, self.is_reset.shape, min(wrong))

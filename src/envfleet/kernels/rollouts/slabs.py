@@ -8,7 +8,7 @@ from typing import Any
 from envfleet.kernels.buffers import NUMBERS, BufferPlan
 
 
-class Slabs:
+class RolloutArrays:
     """The arrays of a rollout.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot, Usage, User
+from envfleet.service.database.models import Base, Episode, FleetEvent, FleetRow, Snapshot, Usage, User
 from envfleet.service.database.store import Store, live_envs_of, today
 from envfleet.service.refusals import Busy, QuotaSpent
 
@@ -77,7 +77,7 @@ class Journal:
         dialect = store.engine.dialect
         self._inserts = {
             "fleets": _Prepared(sa.insert(FleetRow), FleetRow, dialect),
-            "events": _Prepared(sa.insert(Event), Event, dialect),
+            "events": _Prepared(sa.insert(FleetEvent), FleetEvent, dialect),
             "episodes": _Prepared(sa.insert(Episode), Episode, dialect),
             "snapshots": _Prepared(replacing, Snapshot, dialect),
         }

@@ -65,7 +65,7 @@ class FleetRow(Base):
     closed_at: Mapped[float | None] = mapped_column(Float)
 
 
-class Event(Base):
+class FleetEvent(Base):
     """A reset or a step of a fleet, enough to make it again; `(fleet_id, seq)` is made once and never changed."""
 
     __tablename__ = "events"

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.database.models import Base, Event, FleetRow, Snapshot, Usage
+from envfleet.service.database.models import Base, FleetEvent, FleetRow, Snapshot, Usage
 
 _BUSY_TIMEOUT_MS = 30_000
 _FORGOTTEN_AT_ONCE = 20
@@ -165,9 +165,9 @@ class Store:
             limit: How many at most.
         """
         query = (
-            sa.select(Event.seq, Event.key, Event.body)
-            .where(Event.fleet_id == fleet_id, Event.seq >= first)
-            .order_by(Event.seq)
+            sa.select(FleetEvent.seq, FleetEvent.key, FleetEvent.body)
+            .where(FleetEvent.fleet_id == fleet_id, FleetEvent.seq >= first)
+            .order_by(FleetEvent.seq)
             .limit(limit)
         )
         with self.engine.connect() as connection:
@@ -175,7 +175,7 @@ class Store:
 
     def count_events(self, fleet_id: str) -> int:
         """Return how many events a fleet has made."""
-        query = sa.select(sa.func.coalesce(sa.func.max(Event.seq), -1)).where(Event.fleet_id == fleet_id)
+        query = sa.select(sa.func.coalesce(sa.func.max(FleetEvent.seq), -1)).where(FleetEvent.fleet_id == fleet_id)
         return int(self.value(query)) + 1
 
     def is_closed(self, fleet_id: str) -> bool:
@@ -242,7 +242,7 @@ class Store:
         for first in range(0, len(old), _FORGOTTEN_AT_ONCE):  # so that nobody waits long for the database
             some = old[first : first + _FORGOTTEN_AT_ONCE]
             with self.engine.begin() as connection:
-                for table in (Event, Snapshot):
+                for table in (FleetEvent, Snapshot):
                     connection.execute(sa.delete(table).where(table.fleet_id.in_(some)))
                 connection.execute(sa.delete(FleetRow).where(FleetRow.id.in_(some)))
         return len(old)

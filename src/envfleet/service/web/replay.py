@@ -11,10 +11,10 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from envfleet.envs.hosting import EpisodeLog
+from envfleet.envs.hosting import EpisodeNotes
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.remote.codec import infos_from_plain, unpack
-from envfleet.service.database.models import Event
+from envfleet.service.database.models import FleetEvent
 from envfleet.service.database.store import Store
 from envfleet.service.hosting.fleets import Fleets
 from envfleet.service.hosting.hosted import CLOSE
@@ -34,7 +34,7 @@ class Replay(NamedTuple):
     """
 
     rewards: NDArray[np.float64]
-    log: EpisodeLog
+    log: EpisodeNotes
     unit: str
 
 
@@ -97,9 +97,9 @@ class Replays:
     def _events(self, episode: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Events of the episode's fleet, from its last one backwards."""
         query = (
-            sa.select(Event.seq, Event.body)
-            .where(Event.fleet_id == episode["fleet_id"], Event.seq <= episode["last_seq"])
-            .order_by(Event.seq.desc())
+            sa.select(FleetEvent.seq, FleetEvent.body)
+            .where(FleetEvent.fleet_id == episode["fleet_id"], FleetEvent.seq <= episode["last_seq"])
+            .order_by(FleetEvent.seq.desc())
             .limit(_MOST_EVENTS)
             .execution_options(yield_per=100)
         )
@@ -110,7 +110,7 @@ class Replays:
                     yield row.seq, event
 
 
-def _note(log: EpisodeLog, event: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
+def _note(log: EpisodeNotes, event: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
     """Note a step of a fleet of one."""
     infos, observation, action = infos_from_plain(reply["infos"], 1), reply["observations"], event["actions"]
     if "final_obs" in infos:  # with SAME_STEP, what is in the reply is of the next episode

@@ -276,7 +276,7 @@ def test_after_an_interruption_a_reset_is_needed(monkeypatch: pytest.MonkeyPatch
 
     with make(Drift, 4) as fleet:
         with monkeypatch.context() as patch:
-            patch.setattr(fleet.engine._batch.crew, "run", interrupted)
+            patch.setattr(fleet.engine._batch.team, "run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 fleet.rollout("random", 2)
         with pytest.raises(ResetNeeded):

@@ -16,7 +16,7 @@ import envfleet
 from envfleet.agents import PPO, SAC, PPOConfig, SACConfig, Slab, Transitions
 from envfleet.agents.agent import Agent
 from envfleet.envs.hockey import Mode
-from envfleet.envs.hockey.game import Game
+from envfleet.envs.hockey.game import HockeyGame
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
 from envfleet.training.opponents.opponents import Entry, myself
@@ -88,7 +88,7 @@ def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -
         seen = arena.reset(seed=5)
         two = seen[NUM_ENVS].tolist()
         # The field turned by half a circle: the puck lies where player two saw it, and the players change places.
-        turned = Game(Mode.NORMAL, (8.0, 4.0, 5.0 + two[12], 4.0 + two[13], 0.0))
+        turned = HockeyGame(Mode.NORMAL, (8.0, 4.0, 5.0 + two[12], 4.0 + two[13], 0.0))
         catches = 0
         for _ in range(60):
             actions = rng.uniform(-1, 1, (arena.num_seats, 4)).astype(np.float32)
