@@ -163,8 +163,9 @@ def test_frames_show_the_world() -> None:
     np.testing.assert_array_equal(frame[16::32, 16::32], expected)
 
 
-@pytest.mark.parametrize("kernel", [GridWorldPixels, Wide], ids=lambda kernel: kernel.__name__)
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name.lower())
+@pytest.mark.parametrize(
+    ("kernel", "mode"), [(GridWorldPixels, AutoresetMode.NEXT_STEP), (Wide, AutoresetMode.SAME_STEP)]
+)
 def test_compiled_is_as_plain(kernel: type[Kernel], mode: AutoresetMode) -> None:
     num_envs, limit = 6, 25
     envs = [begin(kernel, 40 + row) for row in range(num_envs)]

@@ -28,7 +28,12 @@ def assert_equal(found: Any, expected: Any) -> None:
             np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("mode", AutoresetMode)
+LATER = (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+
+
+@pytest.mark.parametrize(
+    "mode", [AutoresetMode.NEXT_STEP, *(pytest.param(mode, marks=pytest.mark.slow) for mode in LATER)]
+)
 def test_a_longer_program_shows_what_the_shorter_one_does(mode: AutoresetMode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "SHORT_BLOCK", 1)  # ten flights are cut from the program for fifty
     rng, some = np.random.default_rng(0), np.array([4, 1])

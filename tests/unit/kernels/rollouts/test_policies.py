@@ -129,7 +129,9 @@ def test_categorical() -> None:
     np.testing.assert_array_equal(rollout.actions[is_clear], expected[is_clear])
 
 
-@pytest.mark.parametrize("head", ["linear", "tanh", "gaussian", "tanh_gaussian"])
+@pytest.mark.parametrize(
+    "head", ["tanh", "tanh_gaussian", *(pytest.param(head, marks=pytest.mark.slow) for head in ("linear", "gaussian"))]
+)
 def test_heads_of_boxes(head: Any) -> None:
     policy = network_of(head)
     with make(Pull, 5) as fleet:
