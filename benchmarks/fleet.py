@@ -22,7 +22,7 @@ from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, Contender, EnvFlee
 from envfleet.bench.plot import plot_report
 from envfleet.bench.report import count, machine_line, show_report
 from envfleet.bench.results import Report, figures_json
-from envfleet.bench.rounds import Contest, require_buildable, run_cases
+from envfleet.bench.rounds import Contest, require_buildable, run_contests
 from envfleet.bench.workloads import BUILT_IN, resolve
 from envfleet.files import write_whole
 from envfleet.machine import whole_cores
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def save(report: Report) -> None:  # after every run: a long benchmark that is stopped keeps its figures
         write_whole(options.out / "fleet.json", figures_json("bench", report))
 
-    report = run_cases(_cases(plan), options.seconds, ROUNDS, _tell, save)
+    report = run_contests(_contests(plan), options.seconds, ROUNDS, _tell, save)
     sys.stderr.write("\n")
     _write_text(report, options.out / "report.txt")
     _draw(report, options.out)
@@ -113,8 +113,8 @@ def _contenders(num_envs: int) -> list[Contender]:
     return [*(CONTENDERS[name] for name in PEER_NAMES), *ours]
 
 
-def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Contest]:
-    cases = []
+def _contests(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Contest]:
+    contests = []
     for name, sizes in plan:
         workload = resolve(name)
         try:
@@ -122,8 +122,8 @@ def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Contest]:
         except ChildFailed as error:
             sys.stderr.write(f"{name} is left out: {error}\n")
             continue
-        cases += [Contest(workload, num_envs, whole_cores(), _contenders(num_envs)) for num_envs in sorted(sizes)]
-    return cases
+        contests += [Contest(workload, num_envs, whole_cores(), _contenders(num_envs)) for num_envs in sorted(sizes)]
+    return contests
 
 
 def _tell(text: str, fraction: float) -> None:

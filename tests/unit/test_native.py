@@ -105,6 +105,13 @@ def test_products_that_another_thread_helps_with_have_the_same_bits(turned: str,
     assert products._board[products._UNDONE] == 0
 
 
+def test_a_part_cannot_be_called_from_python() -> None:
+    square = np.ones((2, 2), np.float32)
+    multiply(square, square, np.empty_like(square), False, False)
+    with pytest.raises(TypeError, match="not callable"):
+        products.multiply(square, square, np.empty_like(square), False, False)
+
+
 def test_a_helper_takes_panels_of_products() -> None:
     """What is left of a product that was begun is written by whoever helps."""
     board, left, right = products._board, np.full((256, 256), 2, np.float32), np.full((256, 64), 3, np.float32)

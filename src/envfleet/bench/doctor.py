@@ -20,7 +20,7 @@ from envfleet.bench.child import Child, State
 from envfleet.bench.contenders import BareLoop, Contender, EnvFleet, kernel_of
 from envfleet.bench.measure import require_psutil
 from envfleet.bench.results import Machine, Run, describe_machine
-from envfleet.bench.rounds import Contest, Progress, run_case
+from envfleet.bench.rounds import Contest, Progress, run_contest
 from envfleet.bench.workloads import Workload
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.machine import whole_cores
@@ -142,8 +142,8 @@ def examine(
     compiled = EnvFleet("kernel", {"workers": None})  # its threads are not those workers
     if compiled.absence(workload) is None:
         contenders.append(compiled)
-    case = Contest(workload, num_envs, workers, contenders)
-    run = run_case(case, seconds, _ROUNDS, lambda text, fraction: progress(text, 0.3 + 0.7 * fraction))
+    contest = Contest(workload, num_envs, workers, contenders)
+    run = run_contest(contest, seconds, _ROUNDS, lambda text, fraction: progress(text, 0.3 + 0.7 * fraction))
     kernel_id = None if kernel is None else kernel.id
     return Facts(env_facts, run, workers, kernel_id, policy_s, describe_machine(), busy_cores)
 

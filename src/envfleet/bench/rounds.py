@@ -59,8 +59,8 @@ class Contest:
     contenders: Sequence[Contender]
 
 
-def run_cases(
-    cases: Sequence[Contest],
+def run_contests(
+    contests: Sequence[Contest],
     seconds: float,
     rounds: int,
     progress: Progress,
@@ -69,7 +69,7 @@ def run_cases(
     """Make several runs one after the other.
 
     Args:
-        cases: The runs to make.
+        contests: The runs to make.
         seconds: Length of one measurement.
         rounds: Measurements per contender; in each round all contenders are measured in a new random order.
         progress: Told what goes on and which fraction is done.
@@ -77,19 +77,20 @@ def run_cases(
     """
     started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     report = Report(started_at, describe_machine(_PACKAGES), seconds, ())
-    for index, case in enumerate(cases):
+    for index, contest in enumerate(contests):
 
         def tell(text: str, fraction: float, done: int = index) -> None:
-            progress(text, (done + fraction) / len(cases))
+            progress(text, (done + fraction) / len(contests))
 
-        report = dataclasses.replace(report, runs=(*report.runs, run_case(case, seconds, rounds, tell)))
+        report = dataclasses.replace(report, runs=(*report.runs, run_contest(contest, seconds, rounds, tell)))
         on_run(report)
     return report
 
 
-def run_case(case: Contest, seconds: float, rounds: int, progress: Progress) -> Run:
+def run_contest(contest: Contest, seconds: float, rounds: int, progress: Progress) -> Run:
     """Make one run. A contender that fails is reported as such and does not end it."""
-    seats, where = [_Seat(contender, case) for contender in case.contenders], f"{case.workload.name} × {case.num_envs}"
+    seats = [_Seat(contender, contest) for contender in contest.contenders]
+    where = f"{contest.workload.name} × {contest.num_envs}"
     order, total, done = random.Random(0), len(seats) * (rounds + 1), 0
     try:
         progress(f"{where}: importing", 0.0)
@@ -111,7 +112,7 @@ def run_case(case: Contest, seconds: float, rounds: int, progress: Progress) -> 
             seat.kill()
     progress(f"{where}: done", 1.0)
     entries = tuple(seat.entry for seat in seats)
-    return Run(case.workload.name, case.workload.spec.id, case.num_envs, case.workers, entries)
+    return Run(contest.workload.name, contest.workload.spec.id, contest.num_envs, contest.workers, entries)
 
 
 class _Seat:
@@ -122,13 +123,13 @@ class _Seat:
         entry: The results.
     """
 
-    def __init__(self, contender: Contender, case: Contest) -> None:
-        self.contender, self._case = contender, case
+    def __init__(self, contender: Contender, contest: Contest) -> None:
+        self.contender, self._contest = contender, contest
         self.entry = ContenderResult((), contender.name, contender.label)
         self._child: Child | None = None
 
     def prepare(self) -> None:
-        absence = self.contender.absence(self._case.workload)
+        absence = self.contender.absence(self._contest.workload)
         if absence is not None:
             self.entry = dataclasses.replace(self.entry, problem=absence)
             return
@@ -136,8 +137,8 @@ class _Seat:
         self._call(measure.import_module, _START_TIMEOUT_S, self.contender)
 
     def start(self) -> None:
-        case = self._case
-        arguments = self.contender, case.workload, case.num_envs, case.workers
+        contest = self._contest
+        arguments = self.contender, contest.workload, contest.num_envs, contest.workers
         opening = self._call(measure.open_runner, _START_TIMEOUT_S, "run", *arguments)
         if opening is not None:
             self.entry = dataclasses.replace(self.entry, start_s=opening[0], memory_bytes=opening[1])

@@ -98,7 +98,7 @@ def search_space(cores: int, num_envs: int | None = None, backends: Sequence[str
 
 
 @dataclasses.dataclass(frozen=True)
-class Attempt(Rated):
+class Trial(Rated):
     """Measurements of one candidate.
 
     Attributes:
@@ -107,7 +107,7 @@ class Attempt(Rated):
 
     candidate: Candidate
 
-    def is_clearly_faster(self, other: Attempt) -> bool:
+    def is_clearly_faster(self, other: Trial) -> bool:
         """Return whether the spreads do not overlap; a single measurement has none, and shows nothing."""
         if min(len(self.rates), len(other.rates)) < 2:
             return False
@@ -135,7 +135,7 @@ class Tuning:
 
     env: str
     best_line: str
-    trials: tuple[Attempt, ...]
+    trials: tuple[Trial, ...]
     failures: tuple[tuple[Candidate, str], ...]
     num_untried: int
     seconds: float
@@ -154,7 +154,7 @@ def search(
     seconds: float,
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[list[Attempt], dict[Candidate, str]]:
+) -> tuple[list[Trial], dict[Candidate, str]]:
     """Search by successive halving.
 
     Args:
@@ -188,13 +188,13 @@ def search(
         dropped = [candidate for candidate in ranked if candidate not in alive] + dropped
         evaluator.keep(alive)
     progress("done", 1.0)
-    finalists, others = ([Attempt(tuple(rates[one]), one) for one in group] for group in (alive, dropped))
+    finalists, others = ([Trial(tuple(rates[one]), one) for one in group] for group in (alive, dropped))
     return _best_first(finalists) + others, failures
 
 
-def _best_first(finalists: list[Attempt]) -> list[Attempt]:
+def _best_first(finalists: list[Trial]) -> list[Trial]:
     """Put the simplest first, or what clearly beats it; then the others, the fastest first."""
-    best: list[Attempt] = []
+    best: list[Trial] = []
     for trial in sorted(finalists, key=lambda one: one.burden):
         best = best if best and not trial.is_clearly_faster(best[0]) else [trial]
     return best + sorted((trial for trial in finalists if trial not in best), key=lambda one: -one.rate)
@@ -295,7 +295,7 @@ def _table(tuning: Tuning) -> Table:
     return table
 
 
-def explain(trials: Sequence[Attempt]) -> list[str]:
+def explain(trials: Sequence[Trial]) -> list[str]:
     """Compare the first in words with the runner-up, and with the best of the other place to step in."""
     best = trials[0]
     is_serial = best.candidate.backend == "serial"

@@ -100,7 +100,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     from envfleet.bench.plot import check_plot, plot_report
     from envfleet.bench.report import show_report
     from envfleet.bench.results import figures_json
-    from envfleet.bench.rounds import Contest, run_cases
+    from envfleet.bench.rounds import Contest, run_contests
 
     names = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
     names += [f"envfleet-{name}" for name in choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)]
@@ -111,9 +111,9 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
     crews = split_counts(workers, "--workers") if workers else [None]
     contenders = [CONTENDERS[name] for name in names]
-    cases = [Contest(workload, size, crew, contenders) for crew in crews for size in sizes]
+    contests = [Contest(workload, size, crew, contenders) for crew in crews for size in sizes]
     with progress_bar() as tell:
-        report = run_cases(cases, seconds, rounds, tell)
+        report = run_contests(contests, seconds, rounds, tell)
     console = make_console()
     show_report(report, console)
     write_figures(json_file, figures_json("bench", report))

@@ -60,7 +60,7 @@ class SpaceNode(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class _ArrayPart(SpaceNode):
+class _ArrayNode(SpaceNode):
     leaf: Leaf
     index: int
 
@@ -78,7 +78,7 @@ class _ArrayPart(SpaceNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class _ObjectPart(SpaceNode):
+class _ObjectNode(SpaceNode):
     path: Path
     index: int
 
@@ -102,7 +102,7 @@ class _ObjectPart(SpaceNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class _TuplePart(SpaceNode):
+class _TupleNode(SpaceNode):
     path: Path
     parts: tuple[SpaceNode, ...]
 
@@ -139,7 +139,7 @@ class _TuplePart(SpaceNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class _DictPart(SpaceNode):
+class _DictNode(SpaceNode):
     path: Path
     parts: dict[Any, SpaceNode]
 
@@ -229,7 +229,7 @@ def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> SpaceNode
     Register a function for a new type of space with `plan.register`.
     """
     found.num_objects += 1
-    return _ObjectPart(path, found.num_objects - 1)
+    return _ObjectNode(path, found.num_objects - 1)
 
 
 @plan.register(spaces.Box)
@@ -241,17 +241,17 @@ def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> SpaceNode:
     dtype = np.dtype(np.dtype(space.dtype).str)
     leaf = Leaf(path, tuple(int(length) for length in space.shape or ()), dtype, space)
     found.leaves.append(leaf)
-    return _ArrayPart(leaf, len(found.leaves) - 1)
+    return _ArrayNode(leaf, len(found.leaves) - 1)
 
 
 @plan.register(spaces.Dict)
 def _plan_dict(space: spaces.Dict, path: Path, found: Inventory) -> SpaceNode:
-    return _DictPart(path, {key: plan(part, (*path, key), found) for key, part in space.spaces.items()})
+    return _DictNode(path, {key: plan(part, (*path, key), found) for key, part in space.spaces.items()})
 
 
 @plan.register(spaces.Tuple)
 def _plan_tuple(space: spaces.Tuple, path: Path, found: Inventory) -> SpaceNode:
-    return _TuplePart(path, tuple(plan(part, (*path, i), found) for i, part in enumerate(space.spaces)))
+    return _TupleNode(path, tuple(plan(part, (*path, i), found) for i, part in enumerate(space.spaces)))
 
 
 _MAX_SCALARS = 1024

@@ -34,7 +34,7 @@ from envfleet.kernels.numba_private import (
 from envfleet.kernels.rules import Rules
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
-_NOT_CALLABLE: int = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value or 0  # of what is no function
+_NOT_CALLABLE: int = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value or 0  # no closure is
 
 
 _NOWHERE = SimpleNamespace(set_env=lambda name, environment: None)

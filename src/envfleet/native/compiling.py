@@ -55,7 +55,7 @@ def _options(**more: Any) -> dict[str, Any]:
 
 
 def compile_part(function: Function) -> Function:
-    """Compile a function into those that call it, which are compiled, too: numba spends a third of the time on it."""
+    """Compile a function as a part of the compiled ones that call it, which is quicker; Python cannot call it."""
     if numba is None:
         return function
     from envfleet.kernels.machine_code import Part

@@ -206,12 +206,12 @@ class RemoteEngine(seam.Engine):
         if count is None and rows is None:
             result, self._result = self._result, None
             return result
-        parts = self._await(count, rows, timeout_s)
-        which = np.concatenate([call.rows[places] for call, places in parts]) if rows is None else rows
+        answered = self._await(count, rows, timeout_s)
+        which = np.concatenate([call.rows[places] for call, places in answered]) if rows is None else rows
         if rows is None and len(which) == self.traits.num_envs:
             which.sort()
-        step = self._finish_steps(parts, which)
-        for call, places in parts:
+        step = self._finish_steps(answered, which)
+        for call, places in answered:
             self._sent[call] = np.setdiff1d(self._sent[call], places)
             if not len(self._sent[call]):
                 del self._sent[call]
@@ -222,7 +222,7 @@ class RemoteEngine(seam.Engine):
         begun_s = time.perf_counter()
         self._go_on()
         try:
-            while (parts := self._arrived(count, rows)) is None:
+            while (answered := self._arrived(count, rows)) is None:
                 late = [call for call in self._sent if call.answer is None]
                 late = [call for call in late if rows is None or np.isin(call.rows, rows).any()]
                 for call in late:
@@ -234,7 +234,7 @@ class RemoteEngine(seam.Engine):
                     raise CallTimeout("recv", timeout_s or 0.0)
                 tasks = [call.task for call in late if call.task is not None]
                 concurrent.futures.wait(tasks, left_s, concurrent.futures.FIRST_COMPLETED)
-            return parts
+            return answered
         finally:
             self._wait_s += time.perf_counter() - begun_s
 
@@ -247,14 +247,14 @@ class RemoteEngine(seam.Engine):
     def _arrived(self, count: int | None, rows: seam.Rows | None) -> list[Answered] | None:
         """Return what was answered first of what is wanted, unless some of that is missing."""
         wanted = len(rows) if rows is not None else count or 0
-        parts: list[Answered] = []
+        answered: list[Answered] = []
         for call in sorted((call for call in self._sent if call.answer is not None), key=lambda one: one.answered_at):
             places = self._sent[call]
             places = places[:wanted] if rows is None else places[np.isin(call.rows[places], rows)]
             if len(places):
-                parts.append((call, places))
+                answered.append((call, places))
                 wanted -= len(places)
-        return None if wanted else parts
+        return None if wanted else answered
 
     # --------------------------------------------------------------------------------------------------- calls
 
@@ -351,33 +351,33 @@ class RemoteEngine(seam.Engine):
         ]
         return _Answer(leaves, infos, rewards, np.stack(flags))
 
-    def _take_in(self, parts: list[Answered], which: seam.Rows | None) -> dict[str, Any]:
+    def _take_in(self, answered: list[Answered], which: seam.Rows | None) -> dict[str, Any]:
         """Keep what was answered.
 
         Args:
-            parts: Answered calls, and which of their rows.
+            answered: The calls, and which of their rows.
             which: The sub-environment of each row of the result; `None` for all in order.
 
         Returns:
             Infos of the result.
         """
-        for call, places in parts:
+        for call, places in answered:
             answer, rows = call.answer, call.rows[places]
             for leaf, values in zip(self._leaves, answer.leaves, strict=True):
                 leaf[rows] = values[places]
             if answer.rewards is not None:
                 self._rewards[rows], self._flags[:, rows] = answer.rewards[places], answer.flags[:, places]
         self._tears, self._open = True, None
-        if which is None and len(parts) == 1:
-            infos: dict[str, Any] = parts[0][0].answer.infos
+        if which is None and len(answered) == 1:
+            infos: dict[str, Any] = answered[0][0].answer.infos
             return infos
-        told = [(take_infos(call.answer.infos, places), call.rows[places]) for call, places in parts]
+        told = [(take_infos(call.answer.infos, places), call.rows[places]) for call, places in answered]
         infos = scatter_infos(told, self.traits.num_envs)
         return infos if which is None else take_infos(infos, which)
 
-    def _finish_steps(self, parts: list[Answered], which: seam.Rows | None) -> seam.StepResult:
+    def _finish_steps(self, answered: list[Answered], which: seam.Rows | None) -> seam.StepResult:
         begun_s = time.perf_counter()
-        infos, index = self._take_in(parts, which), self._every if which is None else which
+        infos, index = self._take_in(answered, which), self._every if which is None else which
         rewards, flags = self._rewards[index], self._flags[:, index]
         ended = self._episodes.on_step(rewards, flags, which)
         for place in np.flatnonzero(infos.get("_final_obs", ())).tolist():

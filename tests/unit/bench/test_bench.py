@@ -1,14 +1,14 @@
 """The whole path once, in real processes."""
 
 from envfleet.bench.contenders import CONTENDERS
-from envfleet.bench.rounds import Contest, run_case
+from envfleet.bench.rounds import Contest, run_contest
 from envfleet.bench.workloads import resolve
 
 
 def test_bench_end_to_end():
     names = ["loop", "gymnasium-sync", "gymnasium-async", "envfleet-serial", "envfleet-process", "envfleet-auto"]
     texts = []
-    case = Contest(resolve("CartPole-v1"), 2, 2, [CONTENDERS[name] for name in names])
-    run = run_case(case, 0.02, 2, lambda text, fraction: texts.append(text))
+    contest = Contest(resolve("CartPole-v1"), 2, 2, [CONTENDERS[name] for name in names])
+    run = run_contest(contest, 0.02, 2, lambda text, fraction: texts.append(text))
     assert [len(entry.rates) for entry in run.entries] == [2] * len(names), run.entries
     assert any("round 2 of 2" in text for text in texts)

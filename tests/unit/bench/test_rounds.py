@@ -5,7 +5,7 @@ from tests.unit.bench.fakes import NULL, FakeContender
 
 from envfleet.bench.child import ChildFailed
 from envfleet.bench.results import Report
-from envfleet.bench.rounds import Contest, require_buildable, run_case, run_cases
+from envfleet.bench.rounds import Contest, require_buildable, run_contest, run_contests
 from envfleet.bench.workloads import resolve
 
 SECONDS, ROUNDS = 0.01, 3
@@ -17,8 +17,8 @@ def ignore(text: str, fraction: float) -> None:
 
 def test_faulty_contenders_are_reported_and_do_not_end_the_run():
     faults = ["", "absent", "make", "step", "close", "die"]
-    case = Contest(NULL, 2, None, [FakeContender(fault or "fine", fault) for fault in faults])
-    entries = {entry.contender: entry for entry in run_case(case, SECONDS, ROUNDS, ignore).entries}
+    contest = Contest(NULL, 2, None, [FakeContender(fault or "fine", fault) for fault in faults])
+    entries = {entry.contender: entry for entry in run_contest(contest, SECONDS, ROUNDS, ignore).entries}
     assert [name for name, entry in entries.items() if entry.rates] == ["fine", "close"]
     assert entries["absent"].problem == "planted absence"
     assert entries["make"].problem == "RuntimeError: planted in make"
@@ -29,8 +29,8 @@ def test_faulty_contenders_are_reported_and_do_not_end_the_run():
 
 
 def test_a_measured_contender_has_all_its_figures():
-    case = Contest(NULL, 2, None, [FakeContender("fine")])
-    entry = run_case(case, SECONDS, ROUNDS, ignore).entries[0]
+    contest = Contest(NULL, 2, None, [FakeContender("fine")])
+    entry = run_contest(contest, SECONDS, ROUNDS, ignore).entries[0]
     assert len(entry.rates) == ROUNDS
     assert min(entry.rates) > 0
     assert entry.start_s is not None
@@ -38,17 +38,17 @@ def test_a_measured_contender_has_all_its_figures():
 
 
 def test_the_report_so_far_is_passed_on_after_every_run():
-    cases = [Contest(NULL, size, None, [FakeContender("fine")]) for size in (2, 3)]
+    contests = [Contest(NULL, size, None, [FakeContender("fine")]) for size in (2, 3)]
     reports: list[Report] = []
-    report = run_cases(cases, SECONDS, 1, ignore, reports.append)
+    report = run_contests(contests, SECONDS, 1, ignore, reports.append)
     assert [len(seen.runs) for seen in reports] == [1, 2]
     assert [run.num_envs for run in report.runs] == [2, 3]
 
 
 def test_progress_rises_over_all_cases():
     fractions = []
-    cases = [Contest(NULL, 1, None, [FakeContender("fine", "absent")])] * 2
-    report = run_cases(cases, SECONDS, 1, lambda text, fraction: fractions.append(fraction))
+    contests = [Contest(NULL, 1, None, [FakeContender("fine", "absent")])] * 2
+    report = run_contests(contests, SECONDS, 1, lambda text, fraction: fractions.append(fraction))
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
     assert len(report.runs) == 2

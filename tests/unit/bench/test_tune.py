@@ -9,7 +9,7 @@ from tests.unit.bench.fakes import NULL
 
 from envfleet.bench.child import ChildFailed
 from envfleet.bench.results import figures_json
-from envfleet.bench.tune import Attempt, Candidate, NothingWorked, explain, search, search_space, tune
+from envfleet.bench.tune import Candidate, NothingWorked, Trial, explain, search, search_space, tune
 from envfleet.bench.workloads import resolve
 from envfleet.errors import InvalidArgument
 
@@ -170,7 +170,7 @@ def test_arguments_are_what_make_takes():
 
 
 def trials_of(*trials):
-    return [Attempt((rate, rate), candidate) for candidate, rate in trials]
+    return [Trial((rate, rate), candidate) for candidate, rate in trials]
 
 
 def test_reasons():

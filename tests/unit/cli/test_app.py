@@ -36,7 +36,7 @@ def raise_from(monkeypatch, error):
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr(rounds, "run_cases", fail)
+    monkeypatch.setattr(rounds, "run_contests", fail)
 
 
 def test_version():
