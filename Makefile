@@ -63,7 +63,7 @@ clean: ## Remove .venv and everything built
 # by a known version too. Bytecode is compiled at the end, by all cores; some packages have files that cannot be.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("envfleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2])'
-	@echo "setting up .venv (about a minute, once)"
+	@echo "setting up .venv (one to three minutes, once)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) pip hatchling editables
 	@$(PIP) --no-compile --no-build-isolation --editable '.[dev]'
