@@ -52,8 +52,7 @@ def batch_of_one(spec: KernelSpec, action: Any) -> Any:
 
 
 def _convert(form: ArraySpec, actions: Any, leading: tuple[int, ...], part: str) -> NDArray[Any]:
-    array = as_array(actions)
-    dtype, shape = form.dtype, (*leading, *form.shape)
+    array, dtype, shape = as_array(actions), form.dtype, (*leading, *form.shape)
     if array.shape != shape:
         each = "one action per sub-environment" if len(leading) == 1 else "(T, N, …), one per step and sub-environment"
         raise InvalidArgument(

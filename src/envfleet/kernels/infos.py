@@ -25,8 +25,7 @@ class KernelInfos:
 
     def __init__(self, spec: KernelSpec, num_envs: int, options: Options) -> None:
         self._names, self._num_envs = spec.info_fields, num_envs
-        self._records = options.record_episodes
-        self._unpack = spec.observation.unpack
+        self._records, self._unpack = options.record_episodes, spec.observation.unpack
         self._all = np.ones(num_envs, np.bool_)
         self._all.flags.writeable = False
 
@@ -42,8 +41,7 @@ class KernelInfos:
             infos[name], infos[f"_{name}"] = column, self._all
         if ended is None:
             return infos
-        episodes = ended.episodes
-        rows = episodes["row"]
+        episodes, rows = ended.episodes, ended.episodes["row"]
         if ended.observations is not None:
             infos |= self._finals(rows, ended.observations, ended.infos)
         if self._records:

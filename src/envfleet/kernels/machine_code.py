@@ -76,9 +76,8 @@ class PartLibrary(JITCodeLibrary):
         """Return the function with all that it calls, for numba's own libraries."""
         self._ensure_finalized()
         if self._shared_module is None:
-            whole = self.own_module().clone()
-            _link(whole, self._linking_libraries, {self})
-            self._shared_module = whole
+            self._shared_module = self.own_module().clone()
+            _link(self._shared_module, self._linking_libraries, {self})
         return self._shared_module
 
 
@@ -116,8 +115,7 @@ class ProgramLibrary(JITCodeLibrary):
         self._optimize_final_module()
         self._final_module.verify()
         self._finalize_dynamic_globals()
-        code: bytes = self._codegen._tm.emit_object(self._final_module)
-        return code
+        return bytes(self._codegen._tm.emit_object(self._final_module))
 
 
 class Part(CompilerBase):
@@ -125,8 +123,7 @@ class Part(CompilerBase):
 
     def define_pipelines(self) -> list[Any]:
         """Numba's own pipeline."""
-        library = PartLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-        self.state.library = library
+        self.state.library = PartLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 

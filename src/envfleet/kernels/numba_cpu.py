@@ -24,6 +24,7 @@ from envfleet.kernels.numba_private import (
     IRProcessing,
     RecordAttribute,
     TypingError,
+    arrayobj,
     cgutils,
     cpu_target,
     ir,
@@ -131,6 +132,14 @@ INNER: dict[str, Any] = {**ENTRY, "no_cpython_wrapper": True}
 DISTINCT: dict[str, Any] = {**INNER, "pipeline_class": DistinctArrays}
 """For the same, of arrays that never overlap."""
 
+
+@numba.njit(**INNER)
+def _refuse(source, target):  # type: ignore[no-untyped-def]  # shapes
+    raise ValueError("an array cannot be assigned to a slice of another size")
+
+
+arrayobj.raise_with_shape_context = _refuse  # numba's own names both shapes, a text that takes seconds to compile
+
 FLAGS: dict[str, Any] = {**INNER, "forceinline": True}
 """A call that is left in a loop keeps it scalar, so functions are inlined whatever their size."""
 
@@ -148,8 +157,7 @@ def _jit(**flags: Any) -> Callable[[Any], Any]:
         def generalise(args: Any, kwargs: Any) -> Any:
             try:
                 return specialise(
-                    tuple(map(types.unliteral, args)),
-                    {name: types.unliteral(given) for name, given in kwargs.items()},
+                    tuple(map(types.unliteral, args)), {name: types.unliteral(given) for name, given in kwargs.items()}
                 )
             except TypingError:  # it needs the constant, to look something up in a tuple of several types
                 return specialise(args, kwargs)

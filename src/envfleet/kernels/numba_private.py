@@ -14,4 +14,5 @@ from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 from numba.core.typing.arraydecl import RecordAttribute
 from numba.core.untyped_passes import IRProcessing
+from numba.np import arrayobj
 from numba.np.numpy_support import as_dtype

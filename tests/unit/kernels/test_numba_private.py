@@ -9,10 +9,12 @@ from operator import attrgetter
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 from numba.core import codegen, compiler, funcdesc, ir, types
 from numba.core.registry import cpu_target
 from numba.core.runtime.context import NRTContext
+from numba.np import arrayobj
 
 import envfleet
 from envfleet.kernels.machine_code import PartLibrary
@@ -38,6 +40,7 @@ _PRIVATE = [
     *((PartLibrary(_CODEGEN, "part"), name) for name in ("_codegen", "_dynamic_globals", "_finalized", "name")),
     *((_CODEGEN, name) for name in ("_check_llvm_bugs", "_engine._defined_symbols", "set_env", "magic_tuple")),
     (_CODEGEN, "_tm.emit_object"),
+    (arrayobj, "raise_with_shape_context"),
     *((cpu_target.target_context, name) for name in ("call_conv.call_function", "call_conv.get_function_type")),
     *((cpu_target.target_context, name) for name in ("call_conv.return_status_propagate", "cast")),
     *((cpu_target.typing_context, name) for name in ("refresh", "_attributes", *Rules.ASKED)),
@@ -81,3 +84,12 @@ def test_two_modules_outside_kernels_use_private_parts() -> None:
 def _modules_with(private: str) -> list[str]:
     paths = sorted(_SOURCE.rglob("*.py"))
     return [str(path.relative_to(_SOURCE)) for path in paths if re.search(private, path.read_text("utf-8"))]
+
+
+def test_an_array_is_not_assigned_to_a_slice_of_another_size() -> None:
+    @numba.njit
+    def assign(target, source):  # type: ignore[no-untyped-def]  # numba compares what is annotated
+        target[:] = source
+
+    with pytest.raises(ValueError, match="an array cannot be assigned to a slice of another size"):
+        assign(np.zeros(3), np.ones(2))
