@@ -166,6 +166,8 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment("envfleet/ConnectFour-v0", "envfleet.envs.board:ConnectFour"),
         Environment("envfleet/ConnectFourOne-v0", "envfleet.envs.board:ConnectFourOne"),
         Environment("envfleet/2048-v0", "envfleet.envs.board:Play2048"),
+        Environment("envfleet/MaskedConnectFourOne-v0", "envfleet.envs.board:MaskedConnectFourOne"),
+        Environment("envfleet/Masked2048-v0", "envfleet.envs.board:MaskedPlay2048"),
         Environment(
             "envfleet/Turbofan-v0",
             "envfleet.envs.turbofan:Turbofan",

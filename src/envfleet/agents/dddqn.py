@@ -51,13 +51,15 @@ class DDDQNConfig(OffPolicyConfig):
 class DDDQN(OffPolicyAgent[DDDQNConfig]):
     """Learns the values of a finite number of actions; takes the best, or with a chance of epsilon any.
 
-    Its action space is `Discrete`, or an `ActionTable` of continuous actions.
+    Its action space is `Discrete`, or an `ActionTable` of continuous actions. Those that the part `"action_mask"` of an
+    observation excludes are never taken, nor counted on.
     """
 
     config_class = DDDQNConfig
 
     def _build(self) -> None:
         config, self._choices = self.config, choices_of(self.action_space)
+        self.packing.check_mask(len(self._choices))
         priorities = Priorities(config.capacity, config.priority_alpha, self._beta) if config.prioritised else None
         form, place = (config.capacity, self.packing.space, (), torch.int64), config.replay_device or self.device
         self._remember_in(ReplayBuffer(*form, rng=self.random.replay, device=place, priorities=priorities))
@@ -84,7 +86,12 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
             rng = self.random.numpy
             epsilon = self.epsilon if self.is_warm else 1.0
             is_random = rng.random(len(indices)) < epsilon
-            indices = np.where(is_random, rng.integers(len(self._choices), size=len(indices)), indices)
+            if self.packing.mask is None:
+                drawn = rng.integers(len(self._choices), size=len(indices))
+            else:
+                ranks = torch.from_numpy(rng.random((len(indices), len(self._choices)), np.float32))
+                drawn = self.packing.masked(inputs, ranks.to(self.device)).argmax(dim=1).cpu().numpy()
+            indices = np.where(is_random, drawn, indices)
         return self._choices.take(indices)
 
     def best_actions(self) -> nn.Module:

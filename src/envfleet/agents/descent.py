@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from envfleet.agents.compiled import F32, LINEAR, RELU, TANH, AdamStep, Workspace
 
 _PASSES = 3
+_ADAM: Any = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
 
 
 class Flat:
@@ -87,21 +88,8 @@ class Adam(Flat):
         """Take a step against a gradient, `(P,)`."""
         self.count += 1
         count = torch.full((), float(self.count), device=gradient.device)
-        torch._fused_adam_(
-            [self.tensor],
-            [gradient],
-            [self.means],
-            [self.squares],
-            [],
-            [count],
-            lr=self.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=self._epsilon,
-            amsgrad=False,
-            maximize=False,
-        )
+        arrays = [[array] for array in (self.tensor, gradient, self.means, self.squares)]
+        torch._fused_adam_(*arrays, [], [count], lr=self.learning_rate, eps=self._epsilon, **_ADAM)
 
     def next_step(self, layers: NDArray[np.int64]) -> AdamStep:
         """Count a step, and return what compiled code reads and changes for it.

@@ -74,15 +74,9 @@ def _write_onnx(policy: ExportedPolicy, examples: tuple[Tensor, ...], path: Path
             "ONNX files need onnx, which is not installed: pip install 'envfleet[export]'"
         ) from error
     names = [part.name for part in policy._packing.parts]  # noqa: SLF001  # of the class above
-    torch.onnx.export(
-        policy,
-        examples,
-        str(path),
-        dynamo=False,
-        input_names=names,
-        output_names=["action"],
-        dynamic_axes={name: {0: "N"} for name in [*names, "action"]},
-    )
+    options: Any = {"input_names": names, "output_names": ["action"], "dynamo": False}
+    axes = {name: {0: "N"} for name in [*names, "action"]}
+    torch.onnx.export(policy, examples, str(path), dynamic_axes=axes, **options)
 
 
 def _examples(packing: Packing) -> tuple[Tensor, ...]:

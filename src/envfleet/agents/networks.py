@@ -194,6 +194,7 @@ class DuelingNetwork(nn.Module):
 
     def __init__(self, packing: Packing, config: NetworkConfig, num_actions: int) -> None:
         super().__init__()
+        self._packing = packing
         self.encoder, inputs = make_encoder(packing, config.network)
         last = config.hidden[-1]
         layers = mlp([inputs, *config.hidden], config)
@@ -207,7 +208,7 @@ class DuelingNetwork(nn.Module):
         """`(N, inputs)` to `(N, num_actions)`."""
         outputs: Tensor = self.heads(self.body(self.encoder(inputs)))
         value, advantages = outputs[:, :1], outputs[:, 1:]
-        return value + advantages - advantages.mean(dim=1, keepdim=True)
+        return self._packing.masked(inputs, value + advantages - advantages.mean(dim=1, keepdim=True))
 
 
 class Critics(nn.Module):
@@ -297,6 +298,7 @@ class ActorCritic(nn.Module):
 
     def __init__(self, packing: Packing, outputs: int, config: NetworkConfig, initial_log_std: float | None) -> None:
         super().__init__()
+        self._packing, self._masks = packing, initial_log_std is None
         self.actor_encoder, inputs = make_encoder(packing, config.network)
         self.critic_encoder, _ = make_encoder(packing, config.network)
         for encoder in (self.actor_encoder, self.critic_encoder):
@@ -312,7 +314,7 @@ class ActorCritic(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the policy is made of, `(B, outputs)`."""
         outputs: Tensor = self.actor(self.actor_encoder(self.observation_moments.normalise(inputs)))
-        return outputs
+        return self._packing.masked(inputs, outputs) if self._masks else outputs
 
     def raw_values(self, inputs: Tensor) -> Tensor:
         """Values as the critic learns them, `(B,)`."""

@@ -14,6 +14,9 @@ from torch import Tensor
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.layout import SpaceLayout
 
+MASK = "action_mask"
+_EXCLUDED = -1e9  # the output for an action that must not be taken; finite, as sums of its products with 0 are to be 0
+
 
 def encode(observations: Tensor) -> Tensor:
     """Return arrays, `(N, …)`, as float32 rows, `(N, size)`, images in uint8 scaled to [0, 1]."""
@@ -76,6 +79,7 @@ class Packing:
         is_nested: Whether it is a Dict or Tuple.
         space: Of a packed observation.
         num_inputs: Numbers per observation, as networks get them.
+        mask: Which of the parts is a mask of actions: that with the key `"action_mask"` of a Dict; `None` without one.
 
     Raises:
         InvalidArgument: The space holds something else.
@@ -99,6 +103,7 @@ class Packing:
         self.parts = tuple(PackedArray(leaf.path, part) for leaf, part in leaves)
         self.is_nested = isinstance(space, (spaces.Dict, spaces.Tuple))
         self.num_inputs = sum(part.size for part in self.parts)
+        self.mask = next((k for k, part in enumerate(self.parts) if part.name == MASK), None)
         size_bytes = sum(part.size * part.dtype.itemsize for part in self.parts)
         self.space: spaces.Space[Any] = spaces.Box(0, 255, (size_bytes,), np.uint8) if self.is_nested else space
 
@@ -151,10 +156,26 @@ class Packing:
         """Return the part of rows, `(N, num_inputs)`, that each part of an observation has, `(N, size)`."""
         return torch.split(rows, [part.size for part in self.parts], dim=1)
 
+    def check_mask(self, num_actions: int) -> None:
+        """Check that a mask of actions is one of so many.
+
+        Raises:
+            InvalidArgument: It has another number of elements.
+        """
+        if self.mask is not None and (size := self.parts[self.mask].size) != num_actions:
+            raise InvalidArgument(
+                f"{MASK!r} of the observations has {size} elements, expected one for each of {num_actions} actions: "
+                "let it have a 1 for each that may be taken, or rename it if it is no mask"
+            )
+
+    def masked(self, rows: Tensor, outputs: Tensor) -> Tensor:
+        """Return outputs for actions, `(N, actions)`, those that the mask in `rows` excludes far below all others."""
+        return outputs if self.mask is None else outputs.masked_fill(self.columns(rows)[self.mask] == 0, _EXCLUDED)
+
     def nest(self, rows: Tensor) -> Any:
         """Return rows, `(N, num_inputs)`, in the form of the space; choices as int64 from 0."""
-        columns = zip(self.parts, self.columns(rows), strict=True)
-        values: Any = [part.shaped(column) for part, column in columns]  # tensors in place of arrays
+        # Tensors in place of arrays.
+        values: Any = [part.shaped(column) for part, column in zip(self.parts, self.columns(rows), strict=True)]
         return self._layout.batch(values)
 
     def rows(self, packed: Tensor) -> Tensor:

@@ -89,7 +89,8 @@ class Lessons(NamedTuple):
 class PPO(SlabAgent[PPOConfig]):
     """Learns from slabs of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
 
-    Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh.
+    Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh. Those that the
+    part `"action_mask"` of an observation excludes are never taken, and have no chance in what is learned.
     """
 
     config_class = PPOConfig
@@ -105,6 +106,7 @@ class PPO(SlabAgent[PPOConfig]):
         self._policy: CategoricalPolicy | SquashedPolicy
         if isinstance(action_space, spaces.Discrete):
             self._policy, log_std = CategoricalPolicy(action_space), None
+            self.packing.check_mask(self._policy.num_outputs)
         else:
             self._policy, log_std = SquashedPolicy(action_space), config.initial_log_std
         self._network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std).to(self.device)

@@ -304,6 +304,8 @@ def _read_space(kernel: type[Kernel], name: str) -> ArraySpec:
         return _read_array(space, where)
     given = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     parts = tuple((key, _read_array(part, f"{where}[{key!r}]")) for key, part in given)
+    if bools := [key for key, part in parts if part.dtype == np.bool_ and part.shape]:
+        raise KernelError(f"{where}[{bools[0]!r}] is an array of bool, which a part cannot be: make it one of np.int8")
     fields = [(key if isinstance(key, str) else f"part_{key}", part.dtype, part.shape) for key, part in parts]
     return ArraySpec((), np.dtype(fields, align=True), space, parts)
 

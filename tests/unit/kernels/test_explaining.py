@@ -334,6 +334,7 @@ def test_a_step_that_does_not_always_return(tmp_path: Path) -> None:
 DECLARATIONS = {
     "observation_space = None": "no observation_space: write `observation_space = spaces.Box",
     "observation_space = spaces.Dict({})": "is a Dict, expected Box, Discrete, MultiDiscrete or MultiBinary",
+    "observation_space = spaces.Dict(map=spaces.Box(0, 1, (2,), bool))": "is an array of bool, which a part",
     "State = Kernel.State": "Mine has no state: write `class State:`",
     "class State:\n        x: str": r"Mine\.State\.x is annotated as <class 'str'>, expected float",
     "class State:\n        x: 'flaot'": "name that is not known where the class is defined .*flaot",
