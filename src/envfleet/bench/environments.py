@@ -93,12 +93,7 @@ class DictEnv(_CountingEnv):
         self._vector[0] = self._count
         self._amounts[0] = self._count % 1_000
         inventory = {"amounts": self._amounts, "selected": self._count % 6}
-        return {
-            "position": self._vector,
-            "velocity": self._vector,
-            "contacts": self._contacts,
-            "inventory": inventory,
-        }
+        return {"position": self._vector, "velocity": self._vector, "contacts": self._contacts, "inventory": inventory}
 
 
 class InfoEnv(_CountingEnv):

@@ -11,14 +11,7 @@ import typer
 
 import envfleet
 from envfleet.cli import rllib
-from envfleet.cli.console import (
-    Commands,
-    JsonFile,
-    check_output,
-    make_console,
-    progress_bar,
-    write_figures,
-)
+from envfleet.cli.console import Commands, JsonFile, check_output, make_console, progress_bar, write_figures
 from envfleet.cli.demo import demo
 from envfleet.cli.options import EnvArgs
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
@@ -84,8 +77,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
         ),
     ] = "default",
     peers: Annotated[
-        str,
-        typer.Option(help="loop, gymnasium-sync, gymnasium-async, sb3-dummy, sb3-subproc, envpool; all; none."),
+        str, typer.Option(help="loop, gymnasium-sync, gymnasium-async, sb3-dummy, sb3-subproc, envpool; all; none.")
     ] = "default",
     seconds: Annotated[float, typer.Option(min=0.01, help="Length of one measurement.")] = 0.5,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements per contender.")] = 3,

@@ -224,13 +224,5 @@ class Engine(ABC):
         return self.traits.plan.describe()
 
 
-_HARMLESS = (
-    AttributeError,
-    CallPending,
-    CallTimeout,
-    InvalidArgument,
-    KernelError,
-    ResetNeeded,
-    StateUnsupported,
-)
+_HARMLESS = (AttributeError, CallPending, CallTimeout, InvalidArgument, KernelError, ResetNeeded, StateUnsupported)
 """Errors that engines raise before anything has changed."""

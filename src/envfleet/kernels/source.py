@@ -39,12 +39,7 @@ class Source:
     """
 
     def __init__(
-        self,
-        plan: BufferPlan,
-        *,
-        has_own_params: bool = False,
-        truncates: bool = False,
-        copied: Collection[str] = (),
+        self, plan: BufferPlan, *, has_own_params: bool = False, truncates: bool = False, copied: Collection[str] = ()
     ) -> None:
         self.plan, self.has_own_params, self._truncates = plan, has_own_params, truncates
         self._copied = copied

@@ -52,13 +52,7 @@ class ServiceLink:
     """
 
     def __init__(
-        self,
-        url: str,
-        token: str | None,
-        *,
-        timeout_s: float = 60.0,
-        patience_s: float = 120.0,
-        api: str = API,
+        self, url: str, token: str | None, *, timeout_s: float = 60.0, patience_s: float = 120.0, api: str = API
     ) -> None:
         self.url = url.rstrip("/")
         try:
@@ -108,13 +102,7 @@ class ServiceLink:
         self._http.close()
 
     def send(
-        self,
-        method: str,
-        path: str,
-        patience_s: float | None = None,
-        *,
-        is_repeatable: bool = True,
-        **request: Any,
+        self, method: str, path: str, patience_s: float | None = None, *, is_repeatable: bool = True, **request: Any
     ) -> httpx.Response:
         """Send a request until it is answered, and return the answer, unless that is a refusal; raises as `post`.
 

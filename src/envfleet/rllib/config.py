@@ -53,10 +53,7 @@ class PackedPPOConfig(PPOConfig):
         self.add_default_connectors_to_learner_pipeline = False
 
     def packing(
-        self,
-        *,
-        fleet_options: Mapping[str, Any] = NotProvided,
-        rows_per_pass: int | None = NotProvided,
+        self, *, fleet_options: Mapping[str, Any] = NotProvided, rows_per_pass: int | None = NotProvided
     ) -> Self:
         """Set what is not RLlib's.
 

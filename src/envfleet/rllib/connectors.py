@@ -28,9 +28,7 @@ class FlattenObservations(ConnectorV2):
     """
 
     def recompute_output_observation_space(
-        self,
-        input_observation_space: gym.Space[Any],
-        input_action_space: gym.Space[Any],
+        self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
         """Return a Box of as many numbers as the observation has."""
         self._struct = get_base_struct_from_space(input_observation_space)

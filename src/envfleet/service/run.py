@@ -27,14 +27,7 @@ _KEEP_ALIVE_S = 75
 """Longer than clients keep a connection, or a call may be on its way when the service ends it."""
 
 
-def run(
-    settings: Settings,
-    *,
-    host: str,
-    port: int,
-    workers: int,
-    tell: Callable[[str], None],
-) -> None:
+def run(settings: Settings, *, host: str, port: int, workers: int, tell: Callable[[str], None]) -> None:
     """Serve until a signal ends it; calls that run are answered first.
 
     Args:

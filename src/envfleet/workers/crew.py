@@ -43,11 +43,7 @@ class Crew:
     """
 
     def __init__(
-        self,
-        plans: Sequence[GroupPlan],
-        options: Options,
-        transport: Transport,
-        describe_rows: Callable[[range], str],
+        self, plans: Sequence[GroupPlan], options: Options, transport: Transport, describe_rows: Callable[[range], str]
     ) -> None:
         self._plans, self._options, self.transport, self._describe_rows = list(plans), options, transport, describe_rows
         self.lines, self.waiting = transport.lines, transport.waiting

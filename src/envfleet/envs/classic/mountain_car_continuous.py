@@ -54,12 +54,7 @@ class MountainCarContinuous(Kernel):
         state.velocity = np.float32(0.0)
 
     @staticmethod
-    def step(
-        state: State,
-        action: NDArray[np.float32],
-        rng: np.random.Generator,
-        params: Params,
-    ) -> tuple[float, bool]:
+    def step(state: State, action: NDArray[np.float32], rng: np.random.Generator, params: Params) -> tuple[float, bool]:
         """Move one step, rounded to float32 where Gymnasium rounds."""
         asked = np.float64(action[0])
         # A float32 action within the bounds makes Gymnasium compute in float32; a clipped one is a Python float.

@@ -55,12 +55,7 @@ class Pendulum(Kernel):
         state.torque = np.float32(0.0)
 
     @staticmethod
-    def step(
-        state: State,
-        action: NDArray[np.float32],
-        rng: np.random.Generator,
-        params: Params,
-    ) -> tuple[float, bool]:
+    def step(state: State, action: NDArray[np.float32], rng: np.random.Generator, params: Params) -> tuple[float, bool]:
         """Move by one semi-implicit Euler step; what has the torque in it is float32 in Gymnasium."""
         torque = clip(np.float64(action[0]), -single(params.max_torque), single(params.max_torque))
         angle = wrap_angle(state.theta)

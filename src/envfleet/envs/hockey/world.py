@@ -35,10 +35,7 @@ _BOTH_BITS = _PUCK_BIT | _RACKET_BIT
 _PUCK, _RACKET_ONE, _RACKET_TWO, _LEFT_GOAL, _RIGHT_GOAL = "puck", "racket one", "racket two", "left goal", "right goal"
 
 # In which order the bodies get their fixtures, by `is_reversed`: barriers, goals, rackets and puck.
-_ORDERS = (
-    (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
-    (5, 4, 3, 2, 1, 0, 7, 6, 10, 9, 8),
-)
+_ORDERS = ((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (5, 4, 3, 2, 1, 0, 7, 6, 10, 9, 8))
 
 
 class _Referee(b2ContactListener):  # type: ignore[misc]  # Box2D has no types

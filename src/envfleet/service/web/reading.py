@@ -46,9 +46,7 @@ class Reading:
         used = sa.select(Usage.user_id, Usage.steps).where(Usage.day == today()).subquery()
         ended = (
             sa.select(
-                Episode.user_id,
-                sa.func.count().label("episodes"),
-                sa.func.max(Episode.ended_at).label("last_at"),
+                Episode.user_id, sa.func.count().label("episodes"), sa.func.max(Episode.ended_at).label("last_at")
             )
             .group_by(Episode.user_id)
             .subquery()

@@ -15,17 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.hockey.kernel.shapes import (
-    EPSILON,
-    HALF,
-    ONE,
-    TWO,
-    VERTEX_COUNT,
-    VERTEX_X,
-    VERTEX_Y,
-    ZERO,
-    F,
-)
+from envfleet.envs.hockey.kernel.shapes import EPSILON, HALF, ONE, TWO, VERTEX_COUNT, VERTEX_X, VERTEX_Y, ZERO, F
 from envfleet.kernels import outlined
 
 Pose = tuple[np.float32, np.float32, np.float32, np.float32]

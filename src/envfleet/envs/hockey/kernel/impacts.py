@@ -37,13 +37,7 @@ from envfleet.envs.hockey.kernel.shapes import (
     ZERO,
     F,
 )
-from envfleet.envs.hockey.kernel.solver import (
-    MAX_CONTACTS,
-    add_contact,
-    correct_positions,
-    prepare,
-    solve_velocities,
-)
+from envfleet.envs.hockey.kernel.solver import MAX_CONTACTS, add_contact, correct_positions, prepare, solve_velocities
 from envfleet.kernels import outlined
 
 _MAX_EVENTS = 8

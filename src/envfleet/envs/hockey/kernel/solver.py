@@ -220,13 +220,7 @@ def _pushed(state: Any, k: int, point: int, speeds: Speeds, push_x: np.float32, 
 
 
 def _changed(
-    state: Any,
-    k: int,
-    speeds: Speeds,
-    push_x: np.float32,
-    push_y: np.float32,
-    turn_a: np.float32,
-    turn_b: np.float32,
+    state: Any, k: int, speeds: Speeds, push_x: np.float32, push_y: np.float32, turn_a: np.float32, turn_b: np.float32
 ) -> Speeds:
     """Return the velocities after an impulse (N s) and its moments about both bodies: subtracted from A, added to B."""
     a, b = state.c_a[k], state.c_b[k]
