@@ -85,7 +85,7 @@ def test_steps_infos_and_resets_are_the_cpus(kernel: type[Kernel], mode: Autores
     rng = np.random.default_rng(0)
     assert_same(cpu.reset(seed=[3, 1, 4, 1, 5])[0], cuda.reset(seed=[3, 1, 4, 1, 5])[0])
     num_ended = 0
-    for _ in range(30):
+    for _ in range(16):
         actions = draw(cpu, rng)
         expected, found = cpu.step(actions), cuda.step(actions)
         assert all(isinstance(array, DeviceArray) for array in found[:4])
@@ -330,8 +330,9 @@ def test_frames_are_written_row_after_row(monkeypatch: pytest.MonkeyPatch, mode:
         assert found[0].strides == expected[0].strides
         for one, other in zip(expected, found, strict=True):
             assert_same(one, other)
-    if num_envs == N:
+    if num_envs == N and mode is AutoresetMode.SAME_STEP:
         check_rollouts(fleets, "random")
+    elif num_envs == N:
         check_rollouts(fleets, MLP([(np.ones((2, 35)), np.zeros(2))], critic=[(np.ones((1, 35)), np.zeros(1))]), 1e-5)
     target._compile.cache_clear()
 
@@ -352,7 +353,7 @@ def test_rules_hold_on_the_device_too() -> None:
 def check_rollouts(fleets: Any, policy: Any, error: float = 0.0) -> tuple[Any, Any]:
     """Roll out on both devices, twice, and compare everything; to the bit, if there is no network."""
     for _ in range(2):
-        expected, found = (fleet.rollout(policy, 15, seed=4) for fleet in fleets)
+        expected, found = (fleet.rollout(policy, 8, seed=4) for fleet in fleets)
         for field in ("all_observations", "actions", "rewards", "terminated", "truncated", "is_reset", "infos"):
             assert_same(getattr(expected, field), getattr(found, field), error)
         for field in ("log_probs", "values", "next_values"):

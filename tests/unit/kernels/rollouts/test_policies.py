@@ -156,28 +156,33 @@ def test_actions_depend_on_the_sub_environment_alone() -> None:
 
 
 def test_new_weights_are_used() -> None:
-    first = layers(3, 9, 2)
-    with make(Pull, 2) as fleet:
+    first = layers(3, 19, 5, 4)
+    with make(Turn, 2) as fleet:
         for scale in (1.0, -0.5):
-            policy = MLP([(w * scale, b) for w, b in first], "tanh", "linear")
+            policy = MLP([(w * scale, b) for w, b in first], "relu", "argmax")
             rollout = fleet.rollout(policy, 3)
-            np.testing.assert_allclose(rollout.actions, forward(policy, rollout.observations), rtol=2e-6, atol=4e-6)
+            np.testing.assert_array_equal(rollout.actions, forward(policy, rollout.observations).argmax(-1) - 1)
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_activations(activation: Any) -> None:
+def test_tanh() -> None:
     """A network of one number that hands its activation on, over all of the range and beyond."""
     x = np.concatenate([np.linspace(-12, 12, 20_001), [0.0, 1e-30, 3e38, -3e38]]).astype(np.float32)
     one: Any = [(np.ones((1, 1)), np.zeros(1))] * 2
-    policy = MLP([(np.ones((4, 1)), np.zeros(4))], activation, critic=one)
+    policy = MLP([(np.ones((4, 1)), np.zeros(4))], "tanh", critic=one)
     with make(Line, len(x)) as fleet:
         fleet.set_attr("x", x)
         found = fleet.rollout(policy, 1).values[0]
-    expected = np.tanh(x.astype(np.float64)) if activation == "tanh" else np.maximum(x, 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=4e-7)
+    np.testing.assert_allclose(found, np.tanh(x.astype(np.float64)), rtol=1e-6, atol=4e-7)
 
 
-@pytest.mark.parametrize(("kernel", "head"), [(Turn, "categorical"), (Pull, "gaussian"), (Pull, "tanh_gaussian")])
+@pytest.mark.parametrize(
+    ("kernel", "head"),
+    [
+        (Turn, "categorical"),
+        (Pull, "tanh_gaussian"),
+        pytest.param(Pull, "gaussian", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
 def test_what_a_learner_needs_is_what_torch_finds_step_by_step(kernel: Any, head: Any, mode: Any) -> None:
     num_envs, policy = 70, network_of(head)
