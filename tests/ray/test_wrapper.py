@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,14 +15,13 @@ from RayEnvWrapper import CustomRayRemoteVectorEnv, WrapperRayVecEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
 from tests.ray.conftest import no_actor_stays
-from tests.unit.adapters.old_envs import OldCartPole, OldWrapper
+from tests.unit.adapters.old_envs import BareCartPole, OldCartPole, OldWrapper, make_and_seed
 
 from envfleet.errors import InvalidArgument, NothingPending
 
 pytestmark = pytest.mark.timeout(100)
 
 LITTLE = {"num_cpus": 0.01}
-
 
 README = [
     """
@@ -46,21 +46,6 @@ vec_env = WrapperRayVecEnv(make_and_seed, number_of_workers, envs_per_worker)
 ]
 
 
-class BareCartPole(OldWrapper):
-    """`gym.make("CartPole-v0")`: observations are arrays."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(OldCartPole(0))
-        self.observation_space = self.env.observation_space.spaces["state"]
-
-    def reset(self) -> Any:
-        return self.env.reset()["state"]
-
-    def step(self, action: Any) -> Any:
-        observation, *others = self.env.step(action)
-        return observation["state"], *others
-
-
 @pytest.fixture
 def gym_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Stand-in for the old `gym`, which cannot be installed any more."""
@@ -72,57 +57,60 @@ def gym_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_readme_runs_as_it_is_written(gym_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a cluster with one CPU."""
+    """On a cluster with one CPU; with two workers in place of four, which start sooner."""
     names: dict[str, Any] = {}
     exec(README[0], names)
     monkeypatch.delitem(sys.modules, "gym")  # so that it goes to the workers by value
-    exec(README[1], names)
+    exec(README[1].replace("number_of_workers = 4", "number_of_workers = 2"), names)
     observations = eval(README[2], names)
-    alone = [BareCartPole("CartPole-v0") for _ in range(8)]
+    alone = [BareCartPole("CartPole-v0") for _ in range(4)]
     for index, env in enumerate(alone):
         env.seed(index)
     np.testing.assert_array_equal(observations, [env.reset() for env in alone])
     observations, rewards, dones, infos = eval(README[3], names)
-    assert (observations.shape, observations.dtype) == ((8, 4), np.float32)
-    assert (rewards.tolist(), rewards.dtype, dones.tolist(), dones.dtype) == ([1.0] * 8, np.float32, [False] * 8, bool)
-    assert [type(info) for info in infos] == [dict] * 8
+    assert (observations.shape, observations.dtype) == ((4, 4), np.float32)
+    assert (rewards.tolist(), rewards.dtype, dones.tolist(), dones.dtype) == ([1.0] * 4, np.float32, [False] * 4, bool)
+    assert [type(info) for info in infos] == [dict] * 4
+    worker = names["vec_env"].fleet.stats().workers[0].pid
+    libraries = {Path(line.split()[-1]).name for line in Path(f"/proc/{worker}/maps").read_text().splitlines()}
+    assert not [name for name in libraries if "torch" in name], "a worker imported Stable-Baselines3"
     names["vec_env"].close()
-
-
-def test_the_remote_vector_env_polls() -> None:
-    envs: Any = CustomRayRemoteVectorEnv(make_env=make_and_seed, num_workers=2, per_worker_env=1)
-    ones = [make_and_seed(seed) for seed in range(2)]
-    observations, rewards, dones, infos = envs.poll()
-    np.testing.assert_array_equal(observations, [env.reset()[0] for env in ones])
-    assert (rewards.tolist(), dones.tolist(), len(infos)) == ([0.0, 0.0], [False, False], 2)
-    envs.send_actions([1, 0])
-    observations, rewards, *_ = envs.poll()
-    np.testing.assert_array_equal(observations, [env.step(action)[0] for env, action in zip(ones, [1, 0], strict=True)])
-    assert rewards.tolist() == [1.0, 1.0]
-    with pytest.raises(NothingPending):
-        envs.poll()
-    envs.stop()
     assert no_actor_stays()
 
 
-def make_and_seed(seed: int) -> gym.Env[Any, Any]:
-    env = gym.make("CartPole-v1")
-    env = gym.wrappers.RecordEpisodeStatistics(env)
-    env.reset(seed=seed)
-    return env
-
-
-def test_episodes_and_training() -> None:
-    number_of_workers, envs_per_worker = 2, 2
-    vec_env: Any = WrapperRayVecEnv(make_and_seed, number_of_workers, envs_per_worker, seed=5, ray_options=LITTLE)
+def test_polling_episodes_and_training() -> None:
+    """By `CustomRayRemoteVectorEnv`, which has all of `WrapperRayVecEnv`, too."""
+    vec_env: Any = CustomRayRemoteVectorEnv(
+        make_env=make_and_seed, num_workers=1, per_worker_env=4, seed=5, ray_options=LITTLE
+    )
     ones = [make_and_seed(5 + index) for index in range(4)]
+    observations, rewards, dones, infos = vec_env.poll()
+    np.testing.assert_array_equal(observations, [env.reset()[0] for env in ones])
+    assert (rewards.tolist(), dones.tolist(), len(infos)) == ([0.0] * 4, [False] * 4, 4)
+    vec_env.send_actions([1, 0, 0, 1])
+    observations, rewards, *_ = vec_env.poll()
+    expected = [env.step(action)[0] for env, action in zip(ones, [1, 0, 0, 1], strict=True)]
+    np.testing.assert_array_equal(observations, expected)
+    assert rewards.tolist() == [1.0] * 4
+    with pytest.raises(NothingPending):
+        vec_env.poll()
     observations = vec_env.reset()
     assert isinstance(observations, np.ndarray)
     np.testing.assert_array_equal(observations, [env.reset()[0] for env in ones])
+    assert step_beside(vec_env, ones, 40) > 0
+    model = PPO("MlpPolicy", vec_env, n_steps=32, batch_size=64, n_epochs=1, device="cpu")
+    model.learn(256)
+    assert model.num_timesteps == 256
+    vec_env.stop()
+    assert no_actor_stays()
+
+
+def step_beside(vec_env: Any, ones: list[Any], count: int) -> int:
+    """Compare with single environments, which are reset where an episode ends; returns how many ended."""
     rng = np.random.default_rng(0)
     ended = 0
-    for _ in range(40):
-        actions = [int(action) for action in rng.integers(2, size=4)]
+    for _ in range(count):
+        actions = [int(action) for action in rng.integers(2, size=len(ones))]
         observations, rewards, dones, infos = vec_env.step(actions)
         assert (rewards.dtype, dones.dtype, type(infos)) == (np.float32, np.bool_, list)
         for index, env in enumerate(ones):
@@ -133,17 +121,12 @@ def test_episodes_and_training() -> None:
                 np.testing.assert_array_equal(infos[index]["terminal_observation"], expected)
                 expected = env.reset()[0]
             np.testing.assert_array_equal(np.asarray(observations)[index], expected)
-    assert ended > 0
-    model = PPO("MlpPolicy", vec_env, n_steps=32, batch_size=64, n_epochs=1, device="cpu")
-    model.learn(256)
-    assert model.num_timesteps == 256
-    vec_env.close()
-    assert no_actor_stays()
+    return ended
 
 
 def test_what_the_original_left_empty() -> None:
     """Environments of the old gym, with Dict observations."""
-    vec_env: Any = WrapperRayVecEnv(OldCartPole, 2, 2, seed=7, ray_options=LITTLE)
+    vec_env: Any = WrapperRayVecEnv(OldCartPole, 1, 4, seed=7, ray_options=LITTLE)
     observations = vec_env.reset()
     assert isinstance(observations, dict)
     assert observations["state"].shape == (4, 4)

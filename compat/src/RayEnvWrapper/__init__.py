@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,7 +49,7 @@ class WrapperRayVecEnv(FleetVecEnv):
         if num_workers < 1 or per_worker_env < 1:
             raise InvalidArgument(f"num_workers={num_workers}, per_worker_env={per_worker_env}: pass 1 or more of each")
         super().__init__(
-            functools.partial(_build, make_env),
+            _builder(make_env),
             backend="ray",
             workers=num_workers,
             envs_per_worker=per_worker_env,
@@ -89,13 +88,16 @@ class CustomRayRemoteVectorEnv(WrapperRayVecEnv):
         self.close()
 
 
-def _build(make_env: Callable[[int], Any], seed: int) -> gym.Env[Any, Any]:
-    try:
-        return modern(make_env(seed))
-    except AttributeError as error:
-        if error.name != "seed":
-            raise
-        raise InvalidArgument(
-            "make_env called env.seed(seed), which Gymnasium's environments do not have: write env.reset(seed=seed), "
-            "or make an environment of the old gym"
-        ) from error
+def _builder(make_env: Callable[[int], Any]) -> Callable[[int], gym.Env[Any, Any]]:
+    def build(seed: int) -> gym.Env[Any, Any]:  # pickled by value: workers need not import Stable-Baselines3
+        try:
+            return modern(make_env(seed))
+        except AttributeError as error:
+            if error.name != "seed":
+                raise
+            raise InvalidArgument(
+                "make_env called env.seed(seed), which Gymnasium's environments do not have: write "
+                "env.reset(seed=seed), or make an environment of the old gym"
+            ) from error
+
+    return build

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from RayEnvWrapper import _build
+from RayEnvWrapper import _builder
 
 from envfleet.errors import InvalidArgument
 
@@ -18,9 +18,9 @@ def test_a_way_to_seed_that_gymnasium_has_not_is_explained() -> None:
         return env
 
     with pytest.raises(InvalidArgument, match=r"write env\.reset\(seed=seed\)"):
-        _build(make_and_seed, 0)
+        _builder(make_and_seed)(0)
 
 
 def test_other_mistakes_stay_as_they_are() -> None:
     with pytest.raises(AttributeError, match="sede"):
-        _build(lambda seed: gym.make("CartPole-v1").sede(seed), 0)  # type: ignore[attr-defined]
+        _builder(lambda seed: gym.make("CartPole-v1").sede(seed))(0)  # type: ignore[attr-defined]
