@@ -1,4 +1,4 @@
-"""A Ray cluster for modules that want the same, and the backend in both its ways."""
+"""One Ray cluster for tests/ray and tests/rllib, and the backend in all its ways."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import dataclasses
 import gc
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
@@ -17,10 +18,14 @@ from ray.cluster_utils import Cluster
 from tests.conftest import Backend, Resources, take_stock
 
 from envfleet.workers.transports.launch import server
+from envfleet.workers.transports.ray.transport import RayTransport
 
 OBJECT_STORE_BYTES = 80_000_000
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
-HEAD = {**NODE, "include_dashboard": False, "resources": {"place": 2}}
+# Without the autoscaler and the reader of logs, each of which costs a second to start.
+HEAD = {
+    **NODE, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True, "resources": {"place": 2},
+}  # fmt: skip
 PATIENCE_S = 30.0
 
 # Ray gives way to everybody else on the machine; here workers would then take half a minute to come and to go.
@@ -45,41 +50,54 @@ NEAR = RayBackend("ray", 2)
 FAR = RayBackend("ray", 2, shared_memory=False)
 
 
+class MixedBackend(RayBackend):
+    """Two workers: the first by shared memory, the second and its successors over TCP, as if far away."""
+
+    def __call__(self, env_fns: Any, **options: Any) -> Any:
+        welcome = RayTransport._welcome
+
+        def turn_away(self: RayTransport, ticket: int, peer: socket.socket, proof: bytes) -> None:
+            if self._invited.get(ticket) == 1 and peer.family == socket.AF_UNIX:
+                peer.close()
+            else:
+                welcome(self, ticket, peer, proof)
+
+        with pytest.MonkeyPatch.context() as patch:  # the listeners of this fleet keep it
+            patch.setattr(RayTransport, "_welcome", turn_away)
+            return super().__call__(env_fns, **options)
+
+    def __str__(self) -> str:
+        return "mixed"
+
+
+MIXED = MixedBackend("ray", 2)
+
+
 @pytest.fixture(params=(NEAR, FAR), ids=str)
 def way(request: pytest.FixtureRequest) -> RayBackend:
     """The Ray backend by shared memory, and over TCP."""
     return request.param
 
 
-class Kept(NamedTuple):
-    """A cluster that modules share, and the options of its head."""
-
-    options: dict[str, Any]
-    cluster: Cluster
-
-    def end(self) -> None:
-        ray.shutdown()
-        self.cluster.shutdown()
+KEPT = pytest.StashKey[Cluster]()
 
 
-KEPT = pytest.StashKey[Kept]()
+def shared_cluster(config: pytest.Config) -> Cluster:
+    """Return the cluster of this test run, to which this process is connected; started by the first call."""
+    if KEPT not in config.stash:
+        config.stash[KEPT] = Cluster(initialize_head=True, head_node_args=HEAD)
+        connect(config.stash[KEPT])
+    return config.stash[KEPT]
+
+
+def connect(cluster: Cluster) -> None:
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A head, to which this process is connected, as the module's `HEAD_OPTIONS` have it; tests may add nodes.
-
-    It stays for the next module, if that wants the same.
-    """
-    stash = request.config.stash
-    options = {**HEAD, **getattr(request.module, "HEAD_OPTIONS", {})}
-    if KEPT in stash and stash[KEPT].options != options:
-        stash[KEPT].end()
-        del stash[KEPT]
-    if KEPT not in stash:
-        stash[KEPT] = Kept(options, Cluster(initialize_head=True, head_node_args=options))
-        ray.init(address=stash[KEPT].cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-    cluster = stash[KEPT].cluster
+    """The shared cluster, which has a head alone; tests may add nodes."""
+    cluster = shared_cluster(request.config)
     yield cluster
     for node in list(cluster.worker_nodes):
         cluster.remove_node(node)
@@ -87,10 +105,11 @@ def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the cluster with the last test of this folder."""
-    stays = nextitem is not None and nextitem.path.parent == item.path.parent
+    """End the cluster unless a test of tests/ray or tests/rllib follows."""
+    stays = nextitem is not None and nextitem.path.parent.name in ("ray", "rllib")
     if not stays and KEPT in item.config.stash:
-        item.config.stash[KEPT].end()
+        ray.shutdown()
+        item.config.stash[KEPT].shutdown()
         del item.config.stash[KEPT]
 
 

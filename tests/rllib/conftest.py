@@ -1,24 +1,23 @@
-"""One small local Ray for all modules that train."""
+"""The Ray cluster of tests/ray, for all modules that train."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
-import logging
 import time
 from collections.abc import Iterator
 
 import pytest
 import torch
 from tests.conftest import PATIENCE_S, Resources, take_stock
+from tests.ray.conftest import pytest_runtest_teardown, shared_cluster
+
+__all__ = ["pytest_runtest_teardown"]  # which ends the cluster
 
 # RLlib registers its single-agent environment again for every EnvRunner in a process.
 OVERRIDING = "ignore:.*Overriding environment rllib-single-agent-env-v0:UserWarning"
 # Ray's own settings, as its data sets take stock of them once Learners are processes.
 DEPRECATED = r"ignore:`use_\w+` is deprecated:DeprecationWarning"
-
-
-IS_OURS = pytest.StashKey[bool]()  # whether Ray was started here
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,27 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def local_ray(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A Ray of this process, or the one that there is; it stays as long as tests of this folder follow."""
-    import ray
-
+    """A cluster that this process is connected to."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    if not ray.is_initialized():
-        request.config.stash[IS_OURS] = True
-        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    shared_cluster(request.config)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End it with the last of them."""
-    stays = nextitem is not None and nextitem.path.parent == item.path.parent
-    if not stays and item.config.stash.get(IS_OURS, False):
-        import ray
-
-        item.config.stash[IS_OURS] = False
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module", autouse=True)
