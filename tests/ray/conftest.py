@@ -27,6 +27,7 @@ HEAD = {
     **NODE, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True, "resources": {"place": 2},
 }  # fmt: skip
 PATIENCE_S = 30.0
+LOST_S = 15.0  # one second is promised for a process; Ray's word comes later, most of all on a busy machine
 
 # Ray gives way to everybody else on the machine; here workers would then take half a minute to come and to go.
 os.environ.setdefault("RAY_worker_niceness", "0")

@@ -3,104 +3,156 @@
 from __future__ import annotations
 
 import functools
-import socket
-from typing import Any
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL
-from tests.ray.conftest import FAR, NEAR, RayBackend
+from tests.ray.conftest import FAR, LOST_S, MIXED, NEAR, RayBackend
 
-from envfleet.testing import CASES, CHECKS, CountingEnv, InfoEnv, check_backend
+from envfleet.errors import FleetBroken, WorkerDied
+from envfleet.testing import CASES, CHECKS, InfoEnv, check_backend
 from envfleet.testing.compare import mismatches
-from envfleet.workers.transports.ray.transport import RayTransport
+from envfleet.testing.envs import SpaceEnv
 
 NUM_ENVS = 5  # over two workers: an uneven split
 CHECKED = [case for case in CASES if case.name == "space-graph"]
 SKIPPED = {name for name in CHECKS if name not in ("rollout", "infos-changing", "infos-mixed")}
-MODES = tuple(AutoresetMode)
 
 
-def build(index: int) -> gymnasium.Env[Any, Any]:
-    return InfoEnv("numbers", index, length=3 + index % 3)
+def build(kind: str, index: int) -> gymnasium.Env[Any, Any]:
+    """Build one with numbers as observations and infos of a kind, or one that observes and takes graphs."""
+    length = 3 + index % 3
+    return SpaceEnv("graph", "graph", length) if kind == "graph" else InfoEnv(kind, index, length=length)
 
 
-def record(backend: Any, mode: AutoresetMode) -> list[Any]:
+class Subject(NamedTuple):
+    """A way to run sub-environments, and what is told of it. Every mode once: they are the workers' affair alone."""
+
+    way: RayBackend
+    workers: int
+    mode: AutoresetMode
+    kind: str
+    note: str
+    places: tuple[str, ...]
+
+    def make(self, backend: Any, **options: Any) -> Any:
+        env_fns = [functools.partial(build, self.kind, index) for index in range(NUM_ENVS)]
+        return backend(env_fns, autoreset_mode=self.mode, **options)
+
+
+HERE = "this machine, shared memory"
+SUBJECTS = {
+    "shared-memory": Subject(NEAR, 2, AutoresetMode.NEXT_STEP, "numbers", "2 by shared memory", (HERE, HERE)),
+    "mixed": Subject(
+        MIXED, 2, AutoresetMode.SAME_STEP, "changing", "1 by shared memory, 1 by TCP",
+        (HERE, "TCP (ConnectionRefusedError: the owner closed)"),
+    ),
+    "tcp": Subject(FAR, 1, AutoresetMode.DISABLED, "graph", "1 by TCP", ("TCP (it was told not to share memory)",)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=SUBJECTS)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return SUBJECTS[request.param]
+
+
+@pytest.fixture(scope="module")
+def fleet(subject: Subject) -> Iterator[Any]:
+    """One for the tests of this module in their order, of which the last kills a worker."""
+    with subject.make(subject.way, workers=subject.workers, batch_size=2) as fleet:
+        yield fleet
+
+
+def record(fleet: Any) -> list[Any]:
     """Everything a fleet can be asked, in one life."""
     found: list[Any] = []
-    rng = np.random.default_rng(1)
-    with backend([functools.partial(build, index) for index in range(NUM_ENVS)], autoreset_mode=mode) as fleet:
+    fleet.action_space.seed(1)
 
-        def act(count: int) -> None:
-            for _ in range(count):
-                if mode == AutoresetMode.DISABLED and fleet.terminated_indices:
-                    found.append(fleet.reset_envs(fleet.terminated_indices))
-                actions = rng.integers(2, size=NUM_ENVS)
-                observations, rewards, terminated, truncated, infos = fleet.step(actions)
-                found.append((observations, rewards, terminated, truncated, infos, fleet.episode_ids.copy()))
+    def act(count: int) -> None:
+        for _ in range(count):
+            if fleet.autoreset_mode == AutoresetMode.DISABLED and fleet.terminated_indices:
+                found.append(fleet.reset_envs(fleet.terminated_indices))
+            observations, rewards, terminated, truncated, infos = fleet.step(fleet.action_space.sample())
+            found.append((observations, rewards, terminated, truncated, infos, fleet.episode_ids.copy()))
 
-        found.append(fleet.reset(seed=3))
-        act(6)
-        found.append(fleet.reset(options={"reset_mask": np.arange(NUM_ENVS) % 2 == 0}))
-        states = fleet.get_state()
-        act(5)
-        found.append(fleet.set_state(states))
-        act(5)
-        found.append(fleet.reset_envs([1, 3], seeds=[7, 8]))
-        found.append(fleet.call("count"))
-        fleet.set_attr("count", list(range(NUM_ENVS)))
-        found.append(fleet.get_attr("count"))
-        act(3)
+    found.append(fleet.reset(seed=3))
+    act(6)
+    found.append(fleet.reset(options={"reset_mask": np.arange(NUM_ENVS) % 2 == 0}))
+    states = fleet.get_state()
+    act(5)
+    found.append(fleet.set_state(states))
+    act(5)
+    found.append(fleet.reset_envs([1, 3], seeds=[7, 8]))
+    found.append(fleet.call("count"))
+    fleet.set_attr("count", list(range(NUM_ENVS)))
+    found.append(fleet.get_attr("count"))
+    act(3)
     return found
 
 
-# Of TCP in every mode, test_far.py has the same without Ray.
-@pytest.mark.parametrize(("way", "mode"), [*((NEAR, mode) for mode in MODES), (FAR, MODES[1])], ids=str)
-def test_identical_to_serial(way: RayBackend, mode: AutoresetMode) -> None:
-    expected, found = record(SERIAL, mode), record(way, mode)
-    assert mismatches(expected, found) == []
+def test_the_way_is_told(fleet: Any, subject: Subject) -> None:
+    assert subject.note in repr(fleet)
+    for worker, place in zip(fleet.stats().workers, subject.places, strict=True):
+        assert place in worker.place
 
 
-@pytest.mark.parametrize("mode", [MODES[0], *(pytest.param(mode, marks=pytest.mark.slow) for mode in MODES[1:])])
+def test_identical_to_serial(fleet: Any, subject: Subject) -> None:
+    with subject.make(SERIAL) as serial:
+        assert mismatches(record(serial), record(fleet)) == []
+
+
+def test_rows_in_flight(fleet: Any, subject: Subject) -> None:
+    """Each sub-environment returns what it would in steps of all."""
+    count = 2 if subject.mode == AutoresetMode.DISABLED else 20  # no episode ends in two steps
+    with subject.make(SERIAL) as serial:
+        for one in (serial, fleet):
+            one.reset(seed=0)
+        fleet.set_state(serial.get_state())
+        actions = [serial.action_space.sample() for _ in range(count)]
+        expected = [serial.step(one)[0] for one in actions]
+    seen = [0] * NUM_ENVS
+    fleet.send(actions[0])
+    while min(seen) < count:
+        batch = fleet.recv(timeout_s=20)
+        assert len(batch.env_indices) <= 2
+        for index, observation in zip(batch.env_indices.tolist(), batch.observations, strict=True):
+            assert mismatches(expected[seen[index]][index], observation) == []
+            seen[index] += 1
+        again = [index for index in batch.env_indices.tolist() if seen[index] < count]
+        if again:
+            rows = [actions[seen[index]][index] for index in again]
+            fleet.send(tuple(rows) if subject.kind == "graph" else np.array(rows), again)
+    assert seen == [count] * NUM_ENVS
+
+
+def test_killed_while_idle(fleet: Any) -> None:
+    fleet.reset(seed=0)
+    worker = fleet.plan.num_workers - 1
+    os.kill(fleet.stats().workers[worker].pid, signal.SIGKILL)
+    actions = fleet.action_space.sample()
+    start = time.monotonic()
+    with pytest.raises(WorkerDied, match="killed by SIGKILL") as caught:
+        fleet.step(actions)
+    assert time.monotonic() - start < LOST_S
+    lost = (caught.value.worker, caught.value.env_indices, caught.value.exitcode)
+    assert lost == (worker, (3, 4) if worker else (0, 1, 2, 3, 4), -9)
+    with pytest.raises(FleetBroken):
+        fleet.step(actions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", AutoresetMode)
 def test_conforms(mode: AutoresetMode) -> None:
     """What depends on the way data goes; with Ray, which starts slowly, the whole suite takes many minutes."""
     copies = [mode is AutoresetMode.SAME_STEP]
     check_backend(NEAR, cases=CHECKED, autoreset_modes=[mode], copy_modes=copies, skip=SKIPPED)
-
-
-def test_two_ways_in_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that cannot reach the driver's memory is reached over TCP, beside one that can; rows in flight."""
-    welcome = RayTransport._welcome
-
-    def turn_away(self: RayTransport, ticket: int, peer: socket.socket, proof: bytes) -> None:
-        if ticket == 1 and peer.family == socket.AF_UNIX:
-            peer.close()
-        else:
-            welcome(self, ticket, peer, proof)
-
-    monkeypatch.setattr(RayTransport, "_welcome", turn_away)
-    env_fns = [functools.partial(CountingEnv, 50, vary=True)] * 4
-    with NEAR(env_fns, batch_size=2) as fleet, SERIAL(env_fns) as serial:
-        assert "1 by shared memory, 1 by TCP" in repr(fleet)
-        ways = [worker.place for worker in fleet.stats().workers]
-        assert ways[0] == "this machine, shared memory"
-        assert "TCP (ConnectionRefusedError: the owner closed)" in ways[1]
-        np.testing.assert_array_equal(fleet.reset(seed=0)[0], serial.reset(seed=0)[0])
-        actions = np.zeros(4, np.int64)
-        expected = [serial.step(actions)[0] for _ in range(20)]
-        seen = [0] * 4
-        fleet.send(actions)
-        for _ in range(40):
-            batch = fleet.recv(timeout_s=20)
-            for index, observation in zip(batch.env_indices, batch.observations, strict=True):
-                np.testing.assert_array_equal(observation, expected[seen[index]][index])
-                seen[index] += 1
-            again = [index for index in batch.env_indices.tolist() if seen[index] < 20]
-            if again:
-                fleet.send(actions[: len(again)], again)
-        assert seen == [20] * 4
 
 
 def test_shared_data_and_large_observations() -> None:
