@@ -8,11 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
@@ -20,25 +21,27 @@ import ray
 from gymnasium.vector import AutoresetMode
 from ray.cluster_utils import Cluster
 from tests.conftest import SERIAL
-from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run
-from tests.ray.conftest import FAR, NEAR, NODE, RayBackend, no_actor_stays, node_of, raylet_of
+from tests.fault.builders import COUNTING, FAULTY, NUM_ENVS, actions
+from tests.ray.conftest import FAR, LOST_S, MIXED, NEAR, NODE, RayBackend, no_actor_stays, node_of, raylet_of
 
-from envfleet.errors import (
-    FleetBroken,
-    InvalidArgument,
-    StepTimeout,
-    SubEnvError,
-    WorkerDied,
-    WorkersUnplaced,
-)
-from envfleet.testing import CountingEnv
+from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkersUnplaced
+from envfleet.testing import CountingEnv, FaultyEnv
+from envfleet.testing.compare import mismatches
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.transports.ray.transport import RayTransport
 
 pytestmark = pytest.mark.timeout(100)
 
-LOST_S = 15.0  # one second is promised for a process; Ray's word comes later, most of all on a busy machine
-COUNTING = [functools.partial(CountingEnv, 1000)] * NUM_ENVS
+OVERRUN_S = 1.5
+MODE = AutoresetMode.SAME_STEP
+SOUND = [functools.partial(FaultyEnv, None, nth=0, **COUNTING)] * NUM_ENVS  # until one is given a fault
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Any]:
+    """Two workers, of which the second is reached over TCP; one that is lost is replaced."""
+    with MIXED(SOUND, on_failure="restart", step_timeout_s=OVERRUN_S, autoreset_mode=MODE) as fleet:
+        yield fleet
 
 
 def transport_of(fleet: Any) -> Any:
@@ -49,121 +52,155 @@ def pids(fleet: Any) -> list[int]:
     return [worker.pid for worker in fleet.stats().workers]
 
 
-def test_killed_while_idle(way: RayBackend) -> None:
-    with way(COUNTING) as fleet:
-        fleet.reset(seed=0)
-        os.kill(pids(fleet)[1], signal.SIGKILL)
-        start = time.monotonic()
-        with pytest.raises(WorkerDied, match="killed by SIGKILL") as caught:
-            fleet.step(actions(0))
-        assert time.monotonic() - start < LOST_S
-        assert (caught.value.worker, caught.value.env_indices, caught.value.exitcode) == (1, (2, 3), -9)
-        with pytest.raises(FleetBroken):
-            fleet.step(actions(0))
+def give_fault(fleet: Any, fault: str, env_index: int, duration_s: float = 60.0) -> None:
+    fleet.set_attr("duration_s", duration_s)
+    fleet.set_attr("fault", [fault if index == env_index else None for index in range(NUM_ENVS)])
 
 
-def test_actor_killed_in_the_middle_of_a_step(way: RayBackend) -> None:
+def lose_worker(fleet: Any, fault: str, env_index: int, act: Any = lambda: None, duration_s: float = 60.0) -> str:
+    """Step a fleet whose sub-environment has the fault in the second step; returns what infos say of it.
+
+    The worker is replaced, its rows end as truncated, and those of the other one are as if nothing were.
+    """
+    worker = env_index // 2
+    rows = slice(2 * worker, 2 * worker + 2)
+    others = [index for index in range(NUM_ENVS) if index // 2 != worker]
+    restarts = [one.restarts for one in fleet.stats().workers]
+    before = pids(fleet)
+    with SERIAL(SOUND, autoreset_mode=MODE) as healthy:
+        for one in (healthy, fleet):
+            one.reset(seed=0)
+        fleet.set_state(healthy.get_state())
+        for count in range(5):
+            if count == 1:
+                give_fault(fleet, fault, env_index, duration_s)
+            start = time.monotonic()
+            fleet.send(actions(count))
+            if count == 1:
+                act()
+            found = fleet.recv(timeout_s=60)
+            assert time.monotonic() - start < OVERRUN_S + LOST_S
+            expected = healthy.step(actions(count))
+            each = zip(
+                expected[:4], (found.observations, found.rewards, found.terminated, found.truncated), strict=True
+            )
+            assert not [step for one, other in each if (step := mismatches(one[others], other[others]))]
+            if count == 1:
+                assert found.truncated[rows].tolist() == [True, True]
+                assert found.rewards[rows].tolist() == [0.0, 0.0]
+                text = str(found.infos["env_error"][env_index])
+    assert [one.restarts for one in fleet.stats().workers] == [n + (k == worker) for k, n in enumerate(restarts)]
+    assert [now == then for now, then in zip(pids(fleet), before, strict=True)] == [k != worker for k in (0, 1)]
+    return text
+
+
+@pytest.mark.parametrize("env_index", [0, 3], ids=["shared-memory", "tcp"])
+def test_overrun_ends_its_worker(fleet: Any, env_index: int) -> None:
+    """Also one that hangs in native code and holds the interpreter's lock."""
+    assert "ran longer than" in lose_worker(fleet, "native_loop", env_index)
+
+
+def test_a_worker_that_ends_is_replaced(fleet: Any) -> None:
+    assert "exited with code 3" in lose_worker(fleet, "os_exit", 2)
+
+
+def test_actor_killed_in_the_middle_of_a_step(fleet: Any) -> None:
     """`ray.kill`, as an operator or another driver may call it; another worker takes over."""
-    with way(env_fns_with("hang", duration_s=1.0), on_failure="restart") as fleet:
-        fleet.reset(seed=0)
-        before = pids(fleet)
-        timer = threading.Timer(0.3, ray.kill, [transport_of(fleet).processes[0]._actor])
-        timer.start()
-        _, rewards, _, truncated, infos = fleet.step(actions(0))
-        timer.join()
-        assert truncated.tolist() == [True, True, False, False]
-        assert rewards[:2].tolist() == [0.0, 0.0]
-        assert re.search(r"was lost on .* \(Ray: .*ray\.kill", infos["env_error"][0])
-        stats = fleet.stats()
-        assert [worker.restarts for worker in stats.workers] == [1, 0]
-        assert pids(fleet)[0] != before[0]
-        assert pids(fleet)[1] == before[1]
-        fleet.close()
-        assert no_actor_stays()
+    actor = transport_of(fleet).processes[0]._actor
+    text = lose_worker(fleet, "hang", 1, lambda: ray.kill(actor), duration_s=1.0)
+    assert re.search(r"was lost on .* \(Ray: .*ray\.kill", text)
 
 
-def test_exception_in_a_sub_environment() -> None:
-    """What a sub-environment raises is an exception of the caller's, also by calls."""
-    with FAR(env_fns_with("raise"), workers=1) as fleet:
-        fleet.reset(seed=0)
-        with pytest.raises(SubEnvError) as caught:
-            fleet.step(actions(0))
-        assert caught.value.env_index == FAULTY
-        assert caught.value.__cause__ is not None
+def test_no_place_for_a_successor(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fleet is broken then, and closes as any other."""
+
+    def find_none(self: RayTransport, plan: GroupPlan) -> Any:
+        raise WorkersUnplaced([plan.worker], 1, 1.0, "1 place", "no node", None)
+
+    fleet.reset(seed=0)
+    monkeypatch.setattr(RayTransport, "_launch", find_none)
+    os.kill(pids(fleet)[0], signal.SIGKILL)
+    with pytest.raises(WorkersUnplaced, match="1 place"):
+        fleet.step(actions(0))
+    fleet.close()
+    assert no_actor_stays()
 
 
-def test_others_do_not_notice(way: RayBackend) -> None:
-    """A sub-environment that ends its process over and over, and three that run as if nothing were."""
-    mode = AutoresetMode.SAME_STEP
-    healthy, _ = run(SERIAL, env_fns_with("raise", faulty=()), 4, mode)
-    found, infos = run(way, env_fns_with("os_exit", nth=3), 4, mode, on_failure="restart")
-    for index in (2, 3):
-        assert_rows_equal(healthy[index], found[index], f"sub-environment {index}")
-    assert any("env_error" in one for one in infos)
+class TableEnv(FaultyEnv):
+    """Has large observations, and rewards that come from the fleet's shared data."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__(None, nth=0, length=1000)
+        self.observation_space = gymnasium.spaces.Box(0, 1, (500, 100), np.float64)
+        self._table = table
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed, options=options)
+        return np.zeros((500, 100)), {}
+
+    def step(self, action: Any) -> Any:
+        super().step(action)
+        return np.zeros((500, 100)), float(self._table[action]), False, False, {}
+
+    def is_writeable(self) -> bool:
+        return bool(self._table.flags.writeable)
 
 
-def test_overrun_ends_its_worker(way: RayBackend) -> None:
-    """Also one that hangs in native code and holds the interpreter's lock; its rows are truncated, others go on."""
-    env_fns = env_fns_with("native_loop", duration_s=60.0)
-    with way(env_fns, on_failure="restart", step_timeout_s=1.0) as fleet:
-        fleet.reset(seed=0)
-        before = pids(fleet)
-        start = time.monotonic()
-        truncated, infos = fleet.step(actions(0))[3:]
-        assert time.monotonic() - start < 1.0 + LOST_S
-        assert truncated.tolist() == [True, True, False, False]
-        assert "ran longer than" in infos["env_error"][FAULTY]
-        assert pids(fleet)[1] == before[1]
-        assert pids(fleet)[0] != before[0]
+def test_one_worker_of_several_sub_environments(way: RayBackend) -> None:
+    """Has the shared data, read-only; raises what they raise; ends when one overruns, not when all together do."""
+    env_fns = [functools.partial(TableEnv)] * NUM_ENVS
+    with way(env_fns, workers=1, step_timeout_s=OVERRUN_S, shared={"table": np.arange(4) + 5.0}) as fleet:
+        assert fleet.reset(seed=0)[0].shape == (NUM_ENVS, 500, 100)
+        assert fleet.step(np.arange(4))[1].tolist() == [5.0, 6.0, 7.0, 8.0]
+        assert fleet.call("is_writeable") == (False,) * NUM_ENVS
 
-
-def test_overrun_is_told(way: RayBackend) -> None:
-    with way(env_fns_with("hang", duration_s=60.0), workers=1, step_timeout_s=1.0) as fleet:
-        fleet.reset(seed=0)
-        with pytest.raises(StepTimeout, match=r"faults\.py") as caught:
-            fleet.step(actions(0))
-        assert caught.value.env_index == FAULTY
-
-
-def test_long_steps_of_many_rows_are_no_overrun(way: RayBackend) -> None:
-    """The deadline is for each sub-environment, and a worker says which one it runs."""
-    env_fns = [functools.partial(_SlowEnv, delay_s=0.4)] * NUM_ENVS
-    with way(env_fns, workers=1, step_timeout_s=1.0) as fleet:
-        fleet.reset(seed=0)
+        fleet.set_attr("duration_s", OVERRUN_S / 3)
+        fleet.set_attr("fault", "slow")
         start = time.monotonic()
         fleet.step(actions(0))
-        assert time.monotonic() - start > 1.5
+        assert time.monotonic() - start > OVERRUN_S
+
+        give_fault(fleet, "raise", FAULTY)
+        with pytest.raises(SubEnvError) as raised:
+            fleet.step(actions(0))
+        assert raised.value.env_index == FAULTY
+        assert raised.value.__cause__ is not None
+
+        fleet.reset(seed=0)
+        give_fault(fleet, "hang", FAULTY)
+        with pytest.raises(StepTimeout, match=r"faults\.py") as overrun:
+            fleet.step(actions(0))
+        assert overrun.value.env_index == FAULTY
 
 
-def test_worker_ends_with_its_driver(
-    way: RayBackend, tmp_path: Path, ray_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SIGKILL of the driver, while a worker hangs in native code."""
+def test_workers_end_with_their_driver(tmp_path: Path, ray_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL of the driver, while its workers, one by shared memory and one over TCP, hang in native code."""
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster.address)
-    program = DRIVER.format(shared_memory=way.shared_memory, path=str(tmp_path / "pid"))
+    program = DRIVER.format(path=str(tmp_path / "pids"))
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as driver:
         try:
             deadline = time.monotonic() + 60
-            while not (tmp_path / "pid").exists():
+            while not (tmp_path / "pids").exists():
                 assert time.monotonic() < deadline
                 assert driver.poll() is None, driver.communicate()[1]
                 time.sleep(0.05)
             time.sleep(0.5)
-            worker = psutil.Process(int((tmp_path / "pid").read_text()))
+            workers = [psutil.Process(int(pid)) for pid in (tmp_path / "pids").read_text().split()]
         finally:
             driver.kill()
-        assert psutil.wait_procs([worker], timeout=10)[1] == []
+        assert len(workers) == 2
+        assert psutil.wait_procs(workers, timeout=10)[1] == []
 
 
 DRIVER = """
 import pathlib
 import numpy as np
 from tests.fault.builders import env_fns_with
-from tests.ray.conftest import RayBackend
-fleet = RayBackend("ray", 1, shared_memory={shared_memory})(env_fns_with("native_loop", duration_s=100.0))
+from tests.ray.conftest import MIXED
+fleet = MIXED(env_fns_with("native_loop", faulty=(1, 3), duration_s=100.0))
 fleet.reset(seed=0)
 path = pathlib.Path({path!r})
-path.with_suffix(".new").write_text(str(fleet.stats().workers[0].pid))
+path.with_suffix(".new").write_text(" ".join(str(worker.pid) for worker in fleet.stats().workers))
 path.with_suffix(".new").rename(path)
 fleet.step(np.zeros(4, np.int64))
 """
@@ -208,7 +245,7 @@ def test_no_place() -> None:
     """What nobody has is told within the limit, with what was asked for and what there is; nothing stays behind."""
     start = time.monotonic()
     with pytest.raises(WorkersUnplaced) as caught:
-        NEAR(COUNTING, ray_options={"resources": {"unobtainium": 2}, "place_timeout_s": 1.0})
+        NEAR(SOUND, ray_options={"resources": {"unobtainium": 2}, "place_timeout_s": 1.0})
     assert time.monotonic() - start < 10.0
     error = caught.value
     assert error.workers == (0, 1)
@@ -216,20 +253,6 @@ def test_no_place() -> None:
     assert "2 place" in error.cluster
     assert "CPU" in str(error)
     assert no_actor_stays()
-
-
-def test_no_place_for_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fleet is broken then, and closes as any other."""
-
-    def find_none(self: RayTransport, plan: GroupPlan) -> Any:
-        raise WorkersUnplaced([plan.worker], 1, 1.0, "1 place", "no node", None)
-
-    with NEAR(COUNTING, workers=1, on_failure="restart") as fleet:
-        fleet.reset(seed=0)
-        monkeypatch.setattr(RayTransport, "_launch", find_none)
-        os.kill(pids(fleet)[0], signal.SIGKILL)
-        with pytest.raises(WorkersUnplaced, match="1 place"):
-            fleet.step(actions(0))
 
 
 @pytest.mark.parametrize(
@@ -244,18 +267,4 @@ def test_no_place_for_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_options_are_checked(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        NEAR(COUNTING, ray_options=given)
-
-
-def test_forgotten_fleet_is_given_back() -> None:
-    """Nobody calls close(): the actors end when the object does."""
-    import gc
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        fleet = NEAR(COUNTING, workers=1)
-        fleet.reset(seed=0)
-        del fleet
-        gc.collect()
-    assert no_actor_stays()
+        NEAR(SOUND, ray_options=given)

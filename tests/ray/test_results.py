@@ -153,31 +153,3 @@ def test_conforms(mode: AutoresetMode) -> None:
     """What depends on the way data goes; with Ray, which starts slowly, the whole suite takes many minutes."""
     copies = [mode is AutoresetMode.SAME_STEP]
     check_backend(NEAR, cases=CHECKED, autoreset_modes=[mode], copy_modes=copies, skip=SKIPPED)
-
-
-def test_shared_data_and_large_observations() -> None:
-    """Shared arrays are read-only copies on other nodes."""
-    table = np.arange(1000.0)
-    with FAR([_TableEnv] * 2, workers=1, shared={"table": table}) as fleet:
-        observations, _ = fleet.reset(seed=0)
-        assert observations.shape == (2, 500, 100)
-        assert fleet.step(np.array([3, 999]))[1].tolist() == [3.0, 999.0]
-        assert fleet.call("is_writeable") == (False, False)
-
-
-class _TableEnv(gymnasium.Env[Any, Any]):
-    observation_space = gymnasium.spaces.Box(0, 1, (500, 100), np.float64)
-    action_space = gymnasium.spaces.Discrete(1000)
-
-    def __init__(self, table: Any) -> None:
-        self._table = table
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        return np.zeros((500, 100)), {}
-
-    def step(self, action: Any) -> Any:
-        return np.zeros((500, 100)), float(self._table[action]), False, False, {}
-
-    def is_writeable(self) -> bool:
-        return bool(self._table.flags.writeable)
