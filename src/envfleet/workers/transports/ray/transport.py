@@ -107,13 +107,13 @@ class _RayWorker:
     @property
     def pid(self) -> int:
         """The worker's process on its node; 0 if there is none."""
-        found = self._get(self._started)
+        found = self._get(self._started) if self.peers else None
         return found[0] if isinstance(found, tuple) else 0
 
     @property
     def place(self) -> str:
         """Where the worker is."""
-        found = self._get(self._started)
+        found = self._get(self._started) if self.peers else "not placed yet"
         return str(found[1] if isinstance(found, tuple) else found)
 
     def how_ended(self) -> tuple[int | None, str | None]:
