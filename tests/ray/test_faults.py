@@ -22,10 +22,10 @@ from gymnasium.vector import AutoresetMode
 from ray.cluster_utils import Cluster
 from tests.conftest import SERIAL
 from tests.fault.builders import COUNTING, FAULTY, NUM_ENVS, actions
-from tests.ray.conftest import FAR, LOST_S, MIXED, NEAR, NODE, RayBackend, no_actor_stays, node_of, raylet_of
+from tests.ray.conftest import LOST_S, MIXED, NEAR, RayBackend, no_actor_stays
 
 from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkersUnplaced
-from envfleet.testing import CountingEnv, FaultyEnv
+from envfleet.testing import FaultyEnv
 from envfleet.testing.compare import mismatches
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.transports.ray.transport import RayTransport
@@ -204,41 +204,6 @@ path.with_suffix(".new").write_text(" ".join(str(worker.pid) for worker in fleet
 path.with_suffix(".new").rename(path)
 fleet.step(np.zeros(4, np.int64))
 """
-
-
-def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster) -> None:
-    """Its worker goes on elsewhere; the worker of the other node does not notice."""
-    doomed = ray_cluster.add_node(**NODE, resources={"place": 1})
-    # One worker a node: the head's other place is taken for now, and is the one left for the worker that is lost.
-    taken = ray.util.placement_group([{"place": 1, "node:__internal_head__": 0.001}])
-    ray.get(taken.ready(), timeout=30)
-    env_fns = [functools.partial(_SlowEnv, delay_s=4.0 if index % 2 == 0 else 0.0) for index in range(NUM_ENVS)]
-    with FAR(env_fns, on_failure="restart", ray_options={"resources": {"place": 1}}) as fleet:
-        fleet.reset(seed=0)
-        ray.util.remove_placement_group(taken)
-        nodes = fleet.call(node_of)[::2]
-        victim = nodes.index(raylet_of(doomed))
-        fleet.send(actions(0))
-        time.sleep(0.2)
-        ray_cluster.remove_node(doomed, allow_graceful=False)
-        batch = fleet.recv(timeout_s=60)
-        assert np.flatnonzero(batch.truncated).tolist() == [2 * victim, 2 * victim + 1]
-        assert not fleet.step(actions(1))[3].any()
-        assert [worker.restarts for worker in fleet.stats().workers] == [int(k == victim) for k in (0, 1)]
-        assert fleet.call(node_of)[2 * victim] == nodes[1 - victim]
-
-
-class _SlowEnv(CountingEnv):
-    """Takes its time for its first step."""
-
-    def __init__(self, delay_s: float) -> None:
-        super().__init__(1000)
-        self._delay_s = delay_s
-
-    def step(self, action: Any) -> Any:
-        time.sleep(self._delay_s)
-        self._delay_s = 0.0
-        return super().step(action)
 
 
 def test_no_place() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
@@ -20,6 +23,7 @@ from tests.ray.conftest import FAR, NEAR, NODE, no_actor_stays, node_of, raylet_
 
 from envfleet.errors import WorkersUnplaced
 from envfleet.testing import CountingEnv
+from envfleet.workers.transports.ray.cluster import session
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -27,21 +31,73 @@ PORT = 23_719
 COUNTING = [functools.partial(CountingEnv, 1000)] * 2
 
 
-def test_placement_group(ray_cluster: Cluster) -> None:
+def test_forgotten_fleet_leaves_the_cluster_as_it_was() -> None:
+    """Workers default to one per CPU, and have the environment as asked; without close() they end with the object."""
+    before = session()
+    assert before is not None
+    options = {"runtime_env": {"env_vars": {"ENVFLEET_TEST": "as asked"}}, "scheduling_strategy": "SPREAD"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        fleet = NEAR(COUNTING, workers=None, ray_options=options)
+        assert fleet.plan.num_workers == min(2, int(ray.cluster_resources()["CPU"]))
+        assert fleet.call(lambda env: os.environ["ENVFLEET_TEST"]) == ("as asked",) * 2
+        del fleet
+        gc.collect()
+    assert no_actor_stays()
+    assert session() == before
+
+
+@pytest.fixture(scope="module")
+def other_node(ray_cluster: Cluster) -> Any:
+    """A second node with one place, which the last test of it takes away."""
+    return ray_cluster.add_node(**NODE, resources={"place": 1})
+
+
+def test_placement_group(ray_cluster: Cluster, other_node: Any) -> None:
     """Workers go into the bundles, of which one is on either node and holds one worker; nothing else has room there."""
-    other = ray_cluster.add_node(**NODE, resources={"place": 1})
     group = ray.util.placement_group([{"place": 1}] * 2, strategy="STRICT_SPREAD")
     bundles = PlacementGroupSchedulingStrategy(group)
     with NEAR(
         COUNTING, ray_options={"scheduling_strategy": bundles, "resources": {"place": 1}, "num_cpus": 0}
     ) as fleet:
-        assert set(fleet.call(node_of)) == {raylet_of(ray_cluster.head_node), raylet_of(other)}
-    strategy = NodeAffinitySchedulingStrategy(other.node_id, soft=False)
-    with FAR(COUNTING, workers=1, ray_options={"scheduling_strategy": strategy}) as fleet:
-        assert set(fleet.call(node_of)) == {raylet_of(other)}
+        assert set(fleet.call(node_of)) == {raylet_of(ray_cluster.head_node), raylet_of(other_node)}
     ray.util.remove_placement_group(group)
-    ray_cluster.remove_node(other)
-    assert_unplaced({"scheduling_strategy": strategy}, other.node_id)
+
+
+def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster, other_node: Any) -> None:
+    """Its worker goes on elsewhere; the worker of the other node does not notice. Nobody is placed on it any more."""
+    # One worker a node: the head's other place is taken for now, and is the one left for the worker that is lost.
+    taken = ray.util.placement_group([{"place": 1, "node:__internal_head__": 0.001}])
+    ray.get(taken.ready(), timeout=30)
+    env_fns = [functools.partial(_SlowEnv, delay_s=3.0 if index % 2 == 0 else 0.0) for index in range(4)]
+    with FAR(env_fns, on_failure="restart", ray_options={"resources": {"place": 1}}) as fleet:
+        fleet.reset(seed=0)
+        ray.util.remove_placement_group(taken)
+        nodes = fleet.call(node_of)[::2]
+        victim = nodes.index(raylet_of(other_node))
+        fleet.send(np.zeros(4, np.int64))
+        time.sleep(0.2)
+        ray_cluster.remove_node(other_node, allow_graceful=False)
+        batch = fleet.recv(timeout_s=60)
+        assert np.flatnonzero(batch.truncated).tolist() == [2 * victim, 2 * victim + 1]
+        assert not fleet.step(np.zeros(4, np.int64))[3].any()
+        assert [worker.restarts for worker in fleet.stats().workers] == [int(k == victim) for k in (0, 1)]
+        assert fleet.call(node_of)[2 * victim] == nodes[1 - victim]
+    strategy = NodeAffinitySchedulingStrategy(other_node.node_id, soft=False)
+    assert_unplaced({"scheduling_strategy": strategy}, other_node.node_id)
+
+
+class _SlowEnv(CountingEnv):
+    """Takes its time for its first step."""
+
+    def __init__(self, delay_s: float) -> None:
+        super().__init__(1000)
+        self._delay_s = delay_s
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self._delay_s)
+        self._delay_s = 0.0
+        return super().step(action)
 
 
 def test_bundle_that_nobody_has() -> None:
@@ -59,12 +115,6 @@ def assert_unplaced(options: dict[str, Any], words: str) -> None:
     with pytest.raises(WorkersUnplaced, match=words):
         NEAR(COUNTING, workers=1, ray_options={**options, "place_timeout_s": 1.0})
     assert time.monotonic() - start < 20.0
-
-
-def test_environment_variables() -> None:
-    options = {"runtime_env": {"env_vars": {"ENVFLEET_TEST": "as asked"}}, "scheduling_strategy": "SPREAD"}
-    with NEAR(COUNTING, workers=1, ray_options=options) as fleet:
-        assert fleet.call(lambda env: os.environ["ENVFLEET_TEST"]) == ("as asked",) * 2
 
 
 CLIENT = f"""

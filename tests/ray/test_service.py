@@ -9,7 +9,6 @@ import httpx
 import numpy as np
 import pytest
 from ray.cluster_utils import Cluster
-from tests.ray.conftest import NODE
 from tests.service.conftest import Caller
 from tests.service.serving import Command
 
@@ -22,7 +21,6 @@ NUM_ENVS, NUM_STEPS, KILL = 3, 12, 6
 def test_fleets_on_ray_go_on_after_the_service_was_killed(
     tmp_path: Path, ray_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray_cluster.add_node(**{**NODE, "num_cpus": 4})
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster.address)
     database = f"sqlite:///{tmp_path / 'service.db'}"
     options = ("--env", "CartPole-v1", "--backend", "ray")
