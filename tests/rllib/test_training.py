@@ -47,9 +47,16 @@ def test_train_shows_a_table_and_writes_a_gif(tmp_path: Path) -> None:
     assert len(imageio.imread(tmp_path / "packed_vec.gif", index=None)) > 20
 
 
-def test_compare_writes_figures_and_plots(tmp_path: Path) -> None:
-    output = run("compare", "-n", "4,16,65", "-b", "64", "-i", 1, "--epochs", 1, "--out", tmp_path)
-    assert "left out: batches of 64 with 65 sub-environments, less than a step" in output
+def test_compare_writes_figures_and_plots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`envfleet rllib compare`, called by the module of the first comparison."""
+    options = ["--num-envs", "4,16,65", "--batch-sizes", "64", "--iterations", "1", "--epochs", "1"]
+    monkeypatch.setattr(sys, "argv", ["run_training.py", *options, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("vecenv.run_training", run_name="__main__")
+    assert ended.value.code == 0
+    assert "left out: batches of 64 with 65 sub-environments, less than a step" in capsys.readouterr().out
     found = json.loads((tmp_path / "compare.json").read_text())
     assert [(one["plan"]["way"], one["plan"]["num_envs"]) for one in found] == [
         ("vec", 4), ("packed_vec", 4), ("vec", 16), ("packed_vec", 16),
@@ -58,15 +65,6 @@ def test_compare_writes_figures_and_plots(tmp_path: Path) -> None:
     assert "learner: estimate_advantages" in found[1]["connectors"]
     for plot in ("throughput.png", "connectors.png"):
         assert imageio.imread(tmp_path / plot).std() > 0
-
-
-def test_the_module_of_the_first_comparison_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--num-envs", "4", "--batch-sizes", "64", "--iterations", "1", "--epochs", "1", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["run_training.py", *options])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("vecenv.run_training", run_name="__main__")
-    assert ended.value.code == 0
-    assert [one["plan"]["way"] for one in json.loads((tmp_path / "compare.json").read_text())] == ["vec", "packed_vec"]
 
 
 def test_mistakes_are_explained() -> None:
