@@ -141,7 +141,7 @@ def check_without_indices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest files first, then the others by number of tests: workers, which get whole files, end together."""
     if not hasattr(config, "workerinput"):
-        return  # a process alone keeps folders together, as tests/ray and tests/rllib share a cluster each
+        return  # a process alone keeps folders together, as tests/ray and tests/rllib share a cluster
     sizes = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in LONGEST, -sizes[item.path]))
 

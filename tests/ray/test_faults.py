@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import ray
 from gymnasium.vector import AutoresetMode
 from ray.cluster_utils import Cluster
 from tests.conftest import SERIAL
-from tests.fault.builders import COUNTING, FAULTY, NUM_ENVS, actions
+from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with
 from tests.ray.conftest import LOST_S, MIXED, NEAR, RayBackend, no_actor_stays
 
 from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkersUnplaced
@@ -34,14 +35,14 @@ pytestmark = pytest.mark.timeout(100)
 
 OVERRUN_S = 1.5
 MODE = AutoresetMode.SAME_STEP
-SOUND = [functools.partial(FaultyEnv, None, nth=0, **COUNTING)] * NUM_ENVS  # until one is given a fault
+SOUND = env_fns_with("raise", faulty=(), nth=0)  # until one is given a fault
 
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Any]:
     """Two workers, of which the second is reached over TCP; one that is lost is replaced."""
     with MIXED(SOUND, on_failure="restart", step_timeout_s=OVERRUN_S, autoreset_mode=MODE) as fleet:
-        yield fleet
+        yield weakref.proxy(fleet)  # what pytest keeps of a test shall not keep the fleet
 
 
 def transport_of(fleet: Any) -> Any:

@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 def fleet(subject: Subject) -> Iterator[Any]:
     """One for the tests of this module in their order, of which the last kills a worker."""
     with subject.make(subject.way, workers=subject.workers, batch_size=2) as fleet:
-        yield fleet
+        yield weakref.proxy(fleet)  # what pytest keeps of a test shall not keep the fleet
 
 
 def record(fleet: Any) -> list[Any]:
@@ -98,7 +99,7 @@ def record(fleet: Any) -> list[Any]:
 
 
 def test_the_way_is_told(fleet: Any, subject: Subject) -> None:
-    assert subject.note in repr(fleet)
+    assert subject.note in str(fleet)
     for worker, place in zip(fleet.stats().workers, subject.places, strict=True):
         assert place in worker.place
 
