@@ -22,7 +22,7 @@ from envfleet.testing import CASES, CHECKS, InfoEnv, check_backend
 from envfleet.testing.compare import mismatches
 from envfleet.testing.envs import SpaceEnv
 
-NUM_ENVS = 5  # over two workers: an uneven split
+NUM_ENVS = 5  # over two workers of a mixed fleet: an uneven split
 CHECKED = [case for case in CASES if case.name == "space-graph"]
 SKIPPED = {name for name in CHECKS if name not in ("rollout", "infos-changing", "infos-mixed")}
 
@@ -50,7 +50,7 @@ class Subject(NamedTuple):
 
 HERE = "this machine, shared memory"
 SUBJECTS = {
-    "shared-memory": Subject(NEAR, 2, AutoresetMode.NEXT_STEP, "numbers", "2 by shared memory", (HERE, HERE)),
+    "shared-memory": Subject(NEAR, 1, AutoresetMode.NEXT_STEP, "numbers", "1 by shared memory", (HERE,)),
     "mixed": Subject(
         MIXED, 2, AutoresetMode.SAME_STEP, "changing", "1 by shared memory, 1 by TCP",
         (HERE, "TCP (ConnectionRefusedError: the owner closed)"),
