@@ -6,6 +6,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 # One more than CI has cores, as tests often wait. The order of the files is that of tests/conftest.py.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+RAY := tests/ray tests/rllib src/envfleet/rllib src/envfleet/workers/transports/ray
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick programs lint types imports docs check bench clean
@@ -19,8 +20,8 @@ demo: $(READY) ## Train a hockey player for a minute, and see what it has learne
 # Those with Ray wait much and go beside the others, apart: processes cannot fork safely once Ray was in them.
 test: $(READY) programs ## Run all tests
 	@log=$$(mktemp); failed=0; trap 'rm -f $$log' EXIT; \
-	$(BIN)/pytest tests/ray tests/rllib > $$log 2>&1 & ray=$$!; \
-	$(PYTEST) --ignore tests/ray --ignore tests/rllib || failed=$$?; \
+	$(BIN)/pytest $(RAY) > $$log 2>&1 & ray=$$!; \
+	$(PYTEST) $(addprefix --ignore=,$(RAY)) || failed=$$?; \
 	wait $$ray || failed=$$?; cat $$log; exit $$failed
 
 # What most changes of the fleet would break; every module is tested by `make test`.
@@ -51,7 +52,11 @@ docs: $(READY) ## Build the documentation into site/
 	@echo "docs"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide the warnings from --strict
 
-check: lint types imports docs test ## Everything CI runs
+# One part of the set-up waits for the network, and one of the checks for its longest process.
+check: ## Everything CI runs
+	@$(MAKE) --no-print-directory --jobs 2 $(READY) programs
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports docs
+	@$(MAKE) --no-print-directory test
 
 bench: $(READY) ## Compare fleets and kernels with their peers (20 minutes)
 	@$(BIN)/python -m benchmarks
@@ -60,12 +65,13 @@ clean: ## Remove .venv and everything built
 	rm -rf .venv site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # pip goes in first, as the one that Python brings takes twice as long to choose; hatchling, so that the package is built
-# by a known version too. Bytecode is compiled at the end, by all cores; some packages have files that cannot be.
+# by a known version too. Bytecode is compiled at the end, by all cores, but not of tests, nor of OpenGL, of which little is
+# imported; some packages have files that cannot be.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("envfleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2])'
 	@echo "setting up .venv (one to three minutes, once)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) pip hatchling editables
 	@$(PIP) --no-compile --no-build-isolation --editable '.[dev]'
-	@$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/(tests?|OpenGL)/' .venv/lib || true
 	@touch $@
