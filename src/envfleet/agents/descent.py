@@ -88,8 +88,8 @@ class Adam(Flat):
         """Take a step against a gradient, `(P,)`."""
         self.count += 1
         count = torch.full((), float(self.count), device=gradient.device)
-        arrays = [[array] for array in (self.tensor, gradient, self.means, self.squares)]
-        torch._fused_adam_(*arrays, [], [count], lr=self.learning_rate, eps=self._epsilon, **_ADAM)
+        arrays: Any = [*([array] for array in (self.tensor, gradient, self.means, self.squares)), [], [count]]
+        torch._fused_adam_(*arrays, lr=self.learning_rate, eps=self._epsilon, **_ADAM)
 
     def next_step(self, layers: NDArray[np.int64]) -> AdamStep:
         """Count a step, and return what compiled code reads and changes for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,22 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.agents import DDDQN, PPO, Collector, DDDQNConfig, PPOConfig, Transitions, export_policy, load_agent
+from envfleet.agents import (
+    DDDQN,
+    PPO,
+    Agent,
+    Collector,
+    DDDQNConfig,
+    PPOConfig,
+    Transitions,
+    export_policy,
+    load_agent,
+)
 from envfleet.errors import InvalidArgument
 
 ROWS, ACTIONS = 300, 5
 SEEN = spaces.Dict(action_mask=spaces.MultiBinary(ACTIONS), observation=spaces.Box(-1.0, 1.0, (3,), np.float32))
-MOVES = spaces.Discrete(ACTIONS, start=2)
+MOVES: spaces.Space[Any] = spaces.Discrete(ACTIONS, start=2)
 SMALL: Any = {"hidden": (16,)}
 
 
@@ -33,7 +44,7 @@ def assert_allowed(observations: dict[str, NDArray[Any]], actions: NDArray[Any])
     assert (np.take_along_axis(observations["action_mask"], actions[:, None] - 2, axis=1) == 1).all()
 
 
-AGENTS = {
+AGENTS: dict[str, Callable[[], Agent[Any]]] = {
     "PPO": lambda: PPO(SEEN, MOVES, PPOConfig(**SMALL), num_envs=ROWS, seed=0),
     "DDDQN": lambda: DDDQN(SEEN, MOVES, DDDQNConfig(**SMALL, epsilon_start=0.5), num_envs=ROWS, seed=0),
 }
@@ -54,7 +65,7 @@ def test_excluded_actions_are_never_taken(kind: str, tmp_path: Path) -> None:
     agent.save(tmp_path / "agent.pt")
     np.testing.assert_array_equal(load_agent(tmp_path / "agent.pt").act_batch(observations, deterministic=True), best)
     export_policy(agent, tmp_path / "policy.pt")
-    policy = torch.jit.load(tmp_path / "policy.pt")  # type: ignore[no-untyped-call]
+    policy = torch.jit.load(tmp_path / "policy.pt")
     np.testing.assert_array_equal(policy(*map(torch.from_numpy, observations.values())), best)
 
 

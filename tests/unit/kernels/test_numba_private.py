@@ -7,6 +7,7 @@ import importlib
 import re
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -88,7 +89,7 @@ def _modules_with(private: str) -> list[str]:
 
 def test_an_array_is_not_assigned_to_a_slice_of_another_size() -> None:
     @numba.njit
-    def assign(target, source):  # type: ignore[no-untyped-def]  # numba compares what is annotated
+    def assign(target: Any, source: Any) -> None:
         target[:] = source
 
     with pytest.raises(ValueError, match="an array cannot be assigned to a slice of another size"):
