@@ -8,8 +8,8 @@ from ray import tune
 from envfleet.rllib import PackedPPO, PackedPPOConfig
 
 
-def param_space(num_envs: int = 64, batch_size: int = 6400) -> PackedPPOConfig:
-    """PPO on a fleet of Pendulums, with learning rates to try."""
+def param_space(num_envs: int = 64, batch_size: int = 12_800) -> PackedPPOConfig:
+    """PPO on a fleet of Pendulums, with learning rates to try; every batch ends episodes, which last 200 steps."""
     return (
         PackedPPOConfig()
         .environment("envfleet/Pendulum-v1")
@@ -27,7 +27,7 @@ def param_space(num_envs: int = 64, batch_size: int = 6400) -> PackedPPOConfig:
     )
 
 
-def search(iterations: int = 30) -> Any:
+def search(iterations: int = 15) -> Any:
     """The best trial of a search."""
     tuner = tune.Tuner(
         PackedPPO,
