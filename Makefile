@@ -52,7 +52,7 @@ docs: $(READY) ## Build the documentation into site/
 	@echo "docs"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide the warnings from --strict
 
-# One part of the set-up waits for the network, and one of the checks for its longest process.
+# Two jobs: the set-up often waits for the network, and not all that checks types can run at once.
 check: ## Everything CI runs
 	@$(MAKE) --no-print-directory --jobs 2 $(READY) programs
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports docs

@@ -252,9 +252,8 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps,
             found = call_at(calls[1], (table, all_actions, low, low + m))
             if found == 0:
                 continue
-            for k in range(found):
-                gathered[count + k] = ended[k]
-                steps[count + k] = t
+            gathered[count : count + found] = ended[:found]
+            steps[count : count + found] = t
             lost = found if mode == {SAME_STEP} else 0
             for k in range(lost):
                 i = ended[k].row - low

@@ -134,11 +134,12 @@ DISTINCT: dict[str, Any] = {**INNER, "pipeline_class": DistinctArrays}
 
 
 @numba.njit(**INNER)
-def _refuse(source, target):  # type: ignore[no-untyped-def]  # shapes
+def _refuse(source: Any, target: Any) -> None:
     raise ValueError("an array cannot be assigned to a slice of another size")
 
 
-arrayobj.raise_with_shape_context = _refuse  # numba's own names both shapes, a text that takes seconds to compile
+# Numba's own message has both shapes in it, which takes seconds to compile wherever an array is assigned to a slice.
+arrayobj.raise_with_shape_context = _refuse
 
 FLAGS: dict[str, Any] = {**INNER, "forceinline": True}
 """A call that is left in a loop keeps it scalar, so functions are inlined whatever their size."""

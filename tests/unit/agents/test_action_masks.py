@@ -108,7 +108,6 @@ def test_excluded_actions_have_no_chance_in_what_is_learned() -> None:
         slab = Collector(fleet, 40).collect(agent)
     numbers = slab.observations["action_mask"].sum(axis=-1)
     assert numbers.min() < 7
-    assert not (slab.rewards == -1)[slab.terminated].all()
     # The policy is new, so that all that is allowed is almost equally likely.
     assert agent.update(slab)["entropy"] == pytest.approx(np.log(numbers).mean(), rel=1e-3)
 
