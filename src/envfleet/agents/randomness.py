@@ -41,9 +41,10 @@ class Random:
         return {"numpy": acting, "replay": learning, "torch": self.torch.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another."""
+        """Take over the state of another; torch's stays if that was another kind of device's."""
         self.numpy.bit_generator.state, self.replay.bit_generator.state = state["numpy"], state["replay"]
-        self.torch.set_state(state["torch"].cpu())
+        if len(state["torch"]) == len(self.torch.get_state()):
+            self.torch.set_state(state["torch"].cpu())
 
 
 def torch_seed(seed: np.random.SeedSequence) -> int:
@@ -75,8 +76,7 @@ def coloured_sequences(
     spectrum[1][..., is_real] = 0.0
     # Every frequency but those two counts twice in the transform back, as itself and as its mirror image.
     deviation = np.sqrt(np.sum((amplitudes * np.where(is_real, 1.0, 2.0)) ** 2)) / length
-    sequences: NDArray[np.float64] = np.fft.irfft((spectrum[0] + 1j * spectrum[1]) * amplitudes, n=length)
-    sequences /= deviation
+    sequences: NDArray[np.float64] = np.fft.irfft((spectrum[0] + 1j * spectrum[1]) * amplitudes, n=length) / deviation
     return sequences
 
 

@@ -136,6 +136,13 @@ class Run:
         return figures
 
 
+class Gpus:
+    """A generator with the 16 bytes of state that those of CUDA have."""
+
+    def get_state(self) -> torch.Tensor:
+        return torch.arange(16, dtype=torch.uint8)
+
+
 def weights_of(agent: Any) -> list[torch.Tensor]:
     return [tensor for part in agent.weights().values() for tensor in part.values()]
 
@@ -265,6 +272,15 @@ def test_a_disk_that_is_full_is_said_and_leaves_the_old_file(tmp_path: Path) -> 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_the_generator_of_a_gpu_stays_behind(kind: Any, tmp_path: Path) -> None:
+    agent = make(kind)
+    agent.random.torch = Gpus()
+    agent.save(tmp_path / "agent.pt")
+    loaded = load_agent(tmp_path / "agent.pt", seed=4)
+    assert is_equal(loaded, agent)
+    assert torch.equal(loaded.random.torch.get_state(), make(kind, seed=4).random.torch.get_state())
 
 
 def test_what_is_no_saved_agent_is_refused(tmp_path: Path) -> None:
