@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numba
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -14,10 +14,11 @@ from tests.unit.kernels.cuda.deck import Screen
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP
-from envfleet.kernels.cuda.availability import require_cuda
+from envfleet.kernels.registration import is_kernel
 
 IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 N = 1000
+REGISTERED = [env_id for env_id, spec in gymnasium.registry.items() if is_kernel(spec)]
 
 
 class LargeScreen(Screen):
@@ -30,16 +31,6 @@ class LargeScreen(Screen):
         for row in range(37):
             for column in range(31):
                 out[row, column] = (7 * row + column + state.x) % 200
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _device() -> None:
-    try:
-        require_cuda()
-    except InvalidArgument as error:
-        pytest.skip(f"no CUDA device: {error}")
-    if numba.config.ENABLE_CUDASIM:
-        pytest.skip("numba's CUDA simulator is on")
 
 
 @pytest.fixture(params=IDS)
@@ -66,6 +57,31 @@ def test_episodes_are_the_cpus(pair: Any) -> None:
         if "episode" in expected[4]:
             np.testing.assert_array_equal(expected[4]["episode"]["l"], found[4]["episode"]["l"])
             np.testing.assert_array_equal(expected[4]["episode"]["id"], found[4]["episode"]["id"])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("env_id", [env_id for env_id in REGISTERED if "Masked" not in env_id])
+def test_registered_kernels_are_the_cpus(env_id: str) -> None:
+    options: dict[str, Any] = {"num_envs": 200, "backend": "kernel", "autoreset_mode": "same_step"}
+    with (
+        envfleet.make(env_id, **options) as cpu,
+        envfleet.make(env_id, device="cuda", **options) as cuda,
+    ):
+        cpu.action_space.seed(0)
+        pairs: list[Any] = [(cpu.reset(seed=3)[:1], cuda.reset(seed=3)[:1])]
+        for _ in range(120):
+            actions = cpu.action_space.sample()
+            pairs.append((cpu.step(actions)[:4], cuda.step(actions)[:4]))
+        for expected, found in pairs:
+            for one, other in zip(expected, found, strict=True):
+                is_close = np.isclose(np.asarray(other), one, rtol=1e-4, atol=1e-4).reshape(200, -1).all(1)
+                assert is_close.mean() > 0.98  # what hangs by the last bit of a sine may go another way
+
+
+@pytest.mark.parametrize("env_id", [env_id for env_id in REGISTERED if "Masked" in env_id])
+def test_parts_of_observations_are_refused(env_id: str) -> None:
+    with pytest.raises(InvalidArgument, match="device='cuda'"):
+        envfleet.make(env_id, 4, backend="kernel", device="cuda")
 
 
 def test_random_rollouts_are_the_cpus(pair: Any) -> None:
