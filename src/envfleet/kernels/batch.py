@@ -247,7 +247,7 @@ def make_batch(
         return CpuBatch(spec, num_envs, options, params, limit)
     if options.workers is not None:
         raise InvalidArgument(
-            f"workers={options.workers} with device='cuda': leave it out, every sub-environment has a thread"
+            f"workers={options.workers} with device='cuda', which has a thread for each: leave it out"
         )
     if options.debug:
         raise InvalidArgument("debug=True with device='cuda': indices are checked on the CPU only, leave device out")

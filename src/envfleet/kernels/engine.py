@@ -157,9 +157,7 @@ class KernelEngine(seam.Engine):
         sent: Any = self._sent
         if rows is not None and not np.array_equal(rows, sent.env_indices):
             if len(rows) < len(sent.env_indices):
-                raise InvalidArgument(
-                    "recv(env_indices=…) of some of what was sent: a kernel steps at once, receive all"
-                )
+                raise InvalidArgument("recv(env_indices=…) of a part of what was sent: receive all")
             order = np.argsort(sent.env_indices)
             places = order[np.searchsorted(sent.env_indices, rows, sorter=order)]
             parts = (map_arrays(part, lambda array: array[places]) for part in sent[:4])
@@ -245,16 +243,14 @@ class KernelEngine(seam.Engine):
         rollout = run_rollout(self._batch, policy, num_steps, seed=seed, out=out)
         self._steps += num_steps * self._num_envs
         self._step_ns += time.perf_counter_ns() - start_ns
-        self._observations = rollout.memory[1].outputs[0][-1]
+        self._observations = rollout.memory[1].last_observations
         return rollout
 
     def episodes(self) -> EpisodeStatus:
         """Return where every episode stands."""
-        batch, counts = self._batch, self._batch.kept("lives")["episodes"]
+        kept, counts = self._batch.kept, self._batch.kept("lives")["episodes"]
         ids = np.where(counts > 0, (counts - 1) * self._num_envs + np.arange(self._num_envs), -1)
-        return EpisodeStatus(
-            ids, batch.kept("returns").copy(), batch.kept("elapsed").copy(), batch.kept("awaiting") != 0
-        )
+        return EpisodeStatus(ids, kept("returns").copy(), kept("elapsed").copy(), kept("awaiting") != 0)
 
     def count_ended(self) -> int:
         """Return how many episodes have ended and await a reset."""

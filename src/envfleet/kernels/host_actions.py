@@ -55,9 +55,7 @@ def _convert(form: ArraySpec, actions: Any, leading: tuple[int, ...], part: str)
     array, dtype, shape = as_array(actions), form.dtype, (*leading, *form.shape)
     if array.shape != shape:
         each = "one action per sub-environment" if len(leading) == 1 else "(T, N, …), one per step and sub-environment"
-        raise InvalidArgument(
-            f"actions{part} have shape {array.shape}, expected {shape}: {each}, first dimension first"
-        )
+        raise InvalidArgument(f"actions{part} have shape {array.shape}, expected {shape}: {each}")
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise InvalidArgument(
             f"actions{part} have dtype {array.dtype}, expected {dtype}: convert them with "

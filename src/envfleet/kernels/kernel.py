@@ -289,9 +289,7 @@ def _read_function(kernel: type[Kernel], name: str, *, is_needed: bool) -> Any:
     kinds = inspect.signature(function).parameters
     found = tuple(kinds)
     if len(found) != len(arguments) or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in kinds.values()):
-        raise KernelError(
-            f"{kernel.__name__}.{name} takes ({', '.join(found)}), expected ({', '.join(arguments)}): {how}"
-        )
+        raise KernelError(f"{kernel.__name__}.{name} takes ({', '.join(found)}): {how}")
     return function
 
 
@@ -316,7 +314,5 @@ def _read_array(space: Any, where: str) -> ArraySpec:
             f"{where} is a {type(space).__name__}, expected Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
             "Tuple of these, one level deep: a kernel reads and writes arrays of fixed shape"
         )
-    if space.dtype is None or space.shape is None:
-        raise KernelError(f"{where} has no fixed shape and dtype, expected one of each")
     check_precision(np.dtype(space.dtype), where)
-    return ArraySpec(tuple(space.shape), np.dtype(space.dtype), space)
+    return ArraySpec(tuple(space.shape or ()), np.dtype(space.dtype), space)

@@ -35,9 +35,7 @@ def check_returns(spec: KernelSpec) -> None:
             is_none = given is None or (isinstance(given, tuple) and None in given)
         if is_none and instruction.opname in ("RETURN_CONST", "RETURN_VALUE"):
             place = describe_line(code.co_filename, line_of(code, instruction), code.co_name)
-            raise KernelError(
-                f"{spec.name}, {place}: it returns None on some way through: end it by `return reward, terminated`"
-            )
+            raise KernelError(f"{spec.name}, {place}: it may return None: end it by `return reward, terminated`")
         is_none = is_none and instruction.opname == "LOAD_CONST"
 
 

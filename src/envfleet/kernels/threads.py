@@ -36,9 +36,7 @@ class Team:
 
     def __init__(self, num_rows: int, asked: int | None = None) -> None:
         if asked is not None and not 1 <= asked <= num_rows:
-            raise InvalidArgument(
-                f"workers={asked}: pass a number of threads from 1 to num_envs={num_rows}, or leave it out"
-            )
+            raise InvalidArgument(f"workers={asked}: pass 1 to num_envs={num_rows} threads, or leave it out")
         self.most = min(whole_cores(), num_rows) if asked is None else asked
         known = self.most if asked or self.most == 1 else 0
         self.numbers = collections.defaultdict[int, int](lambda: known)

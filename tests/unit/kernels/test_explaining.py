@@ -88,7 +88,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "return sped, False": ("sped", "not defined"),
     _RARELY + "return sped, False": ("sped", "not defined"),
     _RARELY + "return math.sinus(1.0), False": ("math.sinus", "does not exist"),
-    _RARELY + "return None, False": ("returns None", "return reward, terminated"),
+    _RARELY + "return None, False": ("may return None", "return reward, terminated"),
     "return np.random.rand(), False": ("np.random.rand", "draw from `rng`, as in `rng.random()`"),
     "return random.random(), False": ("random.random", "draw from `rng`, as in `rng.random()`"),
     "return rng.gamma(3), False": ("rng.gamma", "uniform"),
@@ -327,7 +327,7 @@ def test_a_wrong_result_of_step(tmp_path: Path, body: str) -> None:
 def test_a_step_that_does_not_always_return(tmp_path: Path) -> None:
     text = "class Mine(Base):\n    @staticmethod\n    def step(state, action, rng, params):\n"
     text += "        if state.n < 1000:\n            return 1.0, False\n"
-    with pytest.raises(KernelError, match=r"mine\.py:\d+, in step.*returns None on some way through: end it"):
+    with pytest.raises(KernelError, match=r"mine\.py:\d+, in step.*may return None: end it"):
         check(load(tmp_path, text))
 
 
@@ -359,8 +359,8 @@ DECLARATIONS = {
     "max_episode_steps = 2.5": "is 2.5, expected a whole number of at least 1",
     "step = None": "has no function 'step': write `@staticmethod`",
     "def step(self, state, action, rng, params): return 1.0, False": r"takes \(self, .*write `@staticmethod`",
-    "@staticmethod\n    def step(state, action): return 1.0, False": r"takes \(state, action\), expected",
-    "@staticmethod\n    def step(a, b, *, c, d): return 1.0, False": r"takes \(a, b, c, d\), expected",
+    "@staticmethod\n    def step(state, action): return 1.0, False": r"takes \(state, action\): write",
+    "@staticmethod\n    def step(a, b, *, c, d): return 1.0, False": r"takes \(a, b, c, d\): write",
     "@classmethod\n    def step(cls, a, b, c, d): return 1.0, False": "is a classmethod, expected a function",
 }
 
@@ -397,7 +397,7 @@ TYPES = {
     "return sum(k * 1.0 for k in range(3)), False": "generator expression, which cannot be compiled: write a loop",
     "return rng.random(3)[0], False": "one number at a time",
     "value = state.x[0] if state.n > 1000 else 1.0": "getitem",
-    "try: value = 1.0 / state.x\n        except ZeroDivisionError: value = 0.0": "exception of one kind",
+    "try: value = 1.0 / state.x\n        except ZeroDivisionError: value = 0.0": "exceptions by kind",
 }
 
 

@@ -66,7 +66,7 @@ def test_an_exception_in_another_thread_is_raised() -> None:
 
 def test_more_threads_than_rows_are_refused() -> None:
     for asked in (0, -1, 4):
-        with pytest.raises(InvalidArgument, match=f"workers={asked}: pass a number of threads from 1 to num_envs=3"):
+        with pytest.raises(InvalidArgument, match=f"workers={asked}: pass 1 to num_envs=3 threads"):
             Team(3, asked)
 
 

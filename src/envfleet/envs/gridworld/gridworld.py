@@ -117,7 +117,7 @@ class GridWorldPixels(GridWorld):
         """Write the image: of each row of cells one line of pixels, and the lines below it as copies."""
         height, width = state.cells.shape
         tall, wide, line_bytes = out.shape[0] // height, out.shape[1] // width, out.shape[1] * 3
-        flat = out.reshape(out.size)
+        flat = out.flat
         for row in range(height):
             for column in range(width):
                 is_agent = (row == state.row) & (column == state.column)

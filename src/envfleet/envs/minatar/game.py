@@ -59,7 +59,7 @@ def press(state: MinAtarGame.State, action: int, rng: np.random.Generator, param
 
 def clear(out: NDArray[np.bool_]) -> None:
     """Write an empty board."""
-    flat = out.reshape(out.size)
+    flat = out.flat
     for k in range(out.size):
         flat[k] = False
 

@@ -135,7 +135,7 @@ class Turbofan(Kernel):
     @staticmethod
     def observe(state: State, out: NDArray[np.float32]) -> None:
         """Write all rows, or the last alone."""
-        flat = out.reshape(out.size)
+        flat = out.flat
         num_rows, width = state.rows.shape
         first = num_rows - out.size // width
         for k in range(out.size):

@@ -110,9 +110,7 @@ class DeviceArray:
         taken = DeviceArray(data, shape, self.dtype, self._stream)
         gaps = {stride // dense for stride, dense in zip(self.strides[1:], taken.strides[1:], strict=True)}
         if len(gaps) > 1:
-            raise InvalidArgument(
-                f"take() from strides {self.strides}, expected rows with even gaps: take from array[t]"
-            )
+            raise InvalidArgument(f"take() from strides {self.strides}, expected even gaps in rows: take from array[t]")
         if len(rows):
             if not -len(self) <= np.min(rows) <= np.max(rows) < len(self):
                 raise IndexError(f"rows {np.min(rows)} to {np.max(rows)} of an array of {len(self)} on the device")

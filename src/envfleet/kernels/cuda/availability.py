@@ -18,11 +18,10 @@ def import_cuda() -> Any:
     """Return the module `numba.cuda` of numba-cuda.
 
     Raises:
-        InvalidArgument: numba or numba-cuda is not installed.
+        InvalidArgument: numba-cuda is not installed.
     """
-    for package, module in (("numba", "numba"), ("numba-cuda", "numba_cuda")):
-        if importlib.util.find_spec(module) is None:
-            raise InvalidArgument(f"device='cuda' needs {package}, which is not installed: {_HOW}")
+    if importlib.util.find_spec("numba_cuda") is None:
+        raise InvalidArgument(f"device='cuda' needs numba-cuda, which is not installed: {_HOW}")
     return importlib.import_module("numba.cuda")
 
 
@@ -30,7 +29,7 @@ def cuda_target() -> types.ModuleType:
     """Import the compiler of kernels, `numba_cuda`.
 
     Raises:
-        InvalidArgument: numba or numba-cuda is not installed.
+        InvalidArgument: numba-cuda is not installed.
     """
     import_cuda()
     return importlib.import_module("envfleet.kernels.cuda.numba_cuda")

@@ -23,6 +23,8 @@ from envfleet.kernels.program import compiling
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource
 from envfleet.options import Options
 
+_FEW_ROWS, _FEW_THREADS = 16_384, 32  # so that few rows make use of all multiprocessors
+
 
 class CudaBatch(BatchBase):
     """Kernel environments in the memory of a CUDA device, stepped there by one thread each.
@@ -57,9 +59,8 @@ class CudaBatch(BatchBase):
         cuda, target = import_cuda(), cuda_target()
         super().__init__(spec, num_envs, options, params, limit)
         self.stream, self._clear = Stream(options.stream or 0), target.clear
-        layouts = self.layouts = Layouts(
-            self.plan, has_own_params=self._needs_own_params(), has_finals=self.is_same_step
-        )
+        self.layouts = Layouts(self.plan, has_own_params=self._needs_own_params(), has_finals=self.is_same_step)
+        layouts = self.layouts
         self._kept = Piece(self.stream, layouts.kept, num_envs)
         self._clear(self._kept.data, self.stream.of_numba)
         for name, value in spec.state.defaults.items():
@@ -99,7 +100,7 @@ class CudaBatch(BatchBase):
 
     def launcher(self, entry: Any, count: int) -> Any:
         """Return what launches an entry point for so many rows."""
-        threads = min(MAX_BLOCK_THREADS, count)
+        threads = min(_FEW_THREADS if count < _FEW_ROWS else MAX_BLOCK_THREADS, count)
         return cuda_target().launcher(entry, -(-count // threads), threads, self.stream.of_numba)
 
     # ------------------------------------------------------------------ stepping
@@ -285,11 +286,8 @@ class CudaBatch(BatchBase):
         return self._kept[name]
 
     def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
-        if rows is None:
-            self._kept.write(name, np.broadcast_to(values, (self.num_envs, *self._kept.layout.buffers[name].shape)))
-            return
         whole = self._kept[name]
-        whole[rows] = values
+        whole[slice(None) if rows is None else rows] = values
         self._kept.write(name, whole)
 
     def _write_params(self, names: Iterable[str]) -> None:

@@ -114,17 +114,15 @@ class Piece:
             ) from error
         self.address, self.count = cuda_target().address_of(self.data), self.data[:COUNT_BYTES]
 
-    def bytes_of(self, name: str) -> Any:
-        """Return the device array of uint8 that holds a buffer."""
-        return self.data[self.layout.span(name, self.room)]
-
     def array(self, name: str) -> DeviceArray:
         """Return a buffer as an array of its elements, `(num_rows, …)`, on the device."""
         layout, element, lengths = self.layout, self.layout.element(name), self.layout.shape(name)
         strides = None
         if name not in layout.packed:
             strides = (element.itemsize, *dense_strides(lengths, element.itemsize * self.room))
-        return DeviceArray(self.bytes_of(name), (self.num_rows, *lengths), element, self._stream, strides)
+        return DeviceArray(
+            self.data[layout.span(name, self.room)], (self.num_rows, *lengths), element, self._stream, strides
+        )
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         buffer = self.layout.buffers[name]
@@ -137,4 +135,6 @@ class Piece:
         block = np.zeros((self.room, flat.size // self.num_rows), element)
         block[: self.num_rows] = flat.reshape(self.num_rows, -1)
         block = block if name in self.layout.packed else np.ascontiguousarray(block.T)
-        self.bytes_of(name).copy_to_device(block.reshape(-1).view(np.uint8), stream=self._stream.of_numba)
+        self.data[self.layout.span(name, self.room)].copy_to_device(
+            block.reshape(-1).view(np.uint8), stream=self._stream.of_numba
+        )

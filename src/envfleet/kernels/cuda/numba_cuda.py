@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, extending, types
 from numba.cuda.core.errors import NumbaPerformanceWarning, TypingError
@@ -22,8 +23,8 @@ from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rules import Rules, make_read_only
 from envfleet.kernels.views import add_draws, make_array_at, make_new_record, make_row_view
 
+_MOST_SUMS = 32  # of a layer, that a thread keeps in registers
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
-_MOST_UNROLLED = 32  # elements
 
 kernel = cuda.jit(cache=True)
 """Makes a function one that is launched."""
@@ -49,28 +50,57 @@ def row_copy(length: int, *, is_read: bool) -> Any:
     def copy(_context: Any, elements: Any, row: Any, own: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             lane = context.make_array(elements)(context, builder, args[0])
-            memory = (
-                context.make_array(own)(context, builder, args[2]).data if isinstance(own, types.Array) else args[2]
-            )
-            memory = builder.bitcast(memory, lane.data.type)
-
-            def move(k: Any) -> None:
-                far = builder.gep(lane.data, [builder.add(args[1], builder.mul(k, lane.nitems))])
-                near = builder.gep(memory, [k])
+            here = context.make_array(own)(context, builder, args[2]).data if isinstance(own, types.Array) else args[2]
+            here = builder.bitcast(here, lane.data.type)
+            with cgutils.for_range(builder, context.get_constant(types.intp, length)) as loop:
+                far = builder.gep(lane.data, [builder.add(args[1], builder.mul(loop.index, lane.nitems))])
+                near = builder.gep(here, [loop.index])
                 source, target = (far, near) if is_read else (near, far)
                 builder.store(builder.load(source), target)
-
-            if length <= _MOST_UNROLLED:  # so that the copy becomes registers
-                for k in range(length):
-                    move(context.get_constant(types.intp, k))
-            else:
-                with cgutils.for_range(builder, context.get_constant(types.intp, length)) as loop:
-                    move(loop.index)
             return context.get_dummy_value()
 
         return types.void(elements, types.intp, own), generate
 
     return copy
+
+
+def dense(inputs: int, outputs: int, place: int) -> Any:
+    """Return an intrinsic `(weights, x, first, step, y)`: a layer, from elements of `x` to the first ones of `y`.
+
+    From `place` on `weights` has biases, then each input's weights; there are a multiple of 4 outputs. Neighbouring
+    weights are loaded by one instruction.
+    """
+    four = ir.VectorType(ir.FloatType(), 4)
+
+    @intrinsic
+    def multiply(_context: Any, weights: Any, x: Any, _first: Any, _step: Any, y: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            arrays = ((weights, args[0]), (x, args[1]), (y, args[4]))
+            numbers, given, results = (context.make_array(kind)(context, builder, one).data for kind, one in arrays)
+            whole = functools.partial(context.get_constant, types.intp)
+
+            def weights_of(row: Any, low: int, count: int) -> Iterator[Any]:
+                for start in range(place + low, place + low + count, 4):
+                    at = builder.gep(numbers, [builder.add(whole(start), builder.mul(row, whole(outputs)))])
+                    loaded = builder.load(builder.bitcast(at, four.as_pointer()), align=16)
+                    yield from (builder.extract_element(loaded, whole(k)) for k in range(4))
+
+            for low in range(0, outputs, _MOST_SUMS):
+                count = min(_MOST_SUMS, outputs - low)
+                sums = [cgutils.alloca_once_value(builder, one) for one in weights_of(whole(0), low, count)]
+                with cgutils.for_range(builder, whole(inputs)) as loop:
+                    at = builder.gep(given, [builder.add(args[2], builder.mul(loop.index, args[3]))])
+                    value = context.cast(builder, context.unpack_value(builder, x.dtype, at), x.dtype, types.float32)
+                    row = builder.add(loop.index, whole(1))
+                    for weight, total in zip(weights_of(row, low, count), sums, strict=True):
+                        builder.store(builder.fma(weight, value, builder.load(total)), total)
+                for k, total in enumerate(sums):
+                    builder.store(builder.load(total), builder.gep(results, [whole(low + k)]))
+            return context.get_dummy_value()
+
+        return types.void(weights, x, types.intp, types.intp, y), generate
+
+    return multiply
 
 
 def address_of(array: Any) -> int:

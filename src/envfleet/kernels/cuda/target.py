@@ -24,6 +24,7 @@ from envfleet.kernels.cuda.availability import cuda_target
 from envfleet.kernels.cuda.memory import Layout, room_for, word_of
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import check_functions, fingerprint_of, load_module, loop_names
+from envfleet.kernels.rollouts.policies import padded
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, critic_start, layers_of, num_weights
 from envfleet.kernels.source import SAME_STEP, Source, deeper, indent
 
@@ -96,13 +97,13 @@ class CudaTarget:
         room = "room" if source.has_own_params else str(room_for(1))
         self._kept = self._arrays(layouts.kept, layouts.kept.buffers, "kept", "room")
         self._params = self._arrays(layouts.params, layouts.params.buffers, "params_at", room)
-        # All elements that threads draw, and which of them is element k of the row.
+        # All elements that threads draw, the first of the row, and how far it is to the next.
         name, base, rows, layout = "observations", "out", "rows", layouts.out
         if layouts.has_frames:
             name, base, rows, layout = "drawn", "kept", "room", layouts.kept
         size = plan.outputs[0].size
         self._elements = f"array_{name}({base} + {layout.address(name, rows)}, {rows} * {size})"
-        self._element = f"elements[k * {rows} + {'i' if layouts.has_frames else 'at'}]"
+        self._observed = f"elements, {'i' if layouts.has_frames else 'at'}, {rows}"
 
     def text(self) -> str:
         """Return the whole module."""
@@ -171,7 +172,7 @@ def step(kept, params_at, out, actions_at, faults, n, room, limit, mode, rows, n
             f"if mode == {SAME_STEP}:",
             "    renews = True",
             *deeper(self._source.show("final_", "at")),
-            *deeper(self._value("next_values", f"final_observations[at * {plan.outputs[0].size} + k]")),
+            *deeper(self._value("next_values", f"final_observations, at * {plan.outputs[0].size}, 1")),
         ]
         return ["if is_terminated or is_truncated:", *deeper(lines)]
 
@@ -244,26 +245,41 @@ for low in range(0, {form.size}, {TILE_ELEMENTS}):
             word = "np.uint64(seed) | (np.uint64(i + 1) << np.uint64(32))"
             lines += ["generator = new_life().rng", f"seed_(generator, {word})"]
         if policy.sizes:
-            size = critic_start(policy) + num_weights(policy.critic)
+            size, width = critic_start(policy) + num_weights(policy.critic), max(policy.sizes[1:] + policy.critic[1:])
             lines += self._arrays(_NUMBERS, _NUMBERS.buffers, "numbers", "rows")
             lines += [f"inputs = array_inputs(inputs_at, {size})", f"elements = {self._elements}"]
+            lines += [f"{name} = cuda.local.array(({padded(width)}, 1), dtype_inputs)" for name in ("y", "z")]
         return lines
 
     def _choose(self) -> list[str]:
-        policy, lines = self._policy, self._value("values", self._element)
+        policy, lines = self._policy, self._value("values", self._observed)
         if policy.sizes:
-            lines += [*network(policy.sizes, policy.activation, self._element), "r = 0"]
+            lines += [*self._through(policy.sizes, 0, self._observed), "r = 0"]
         if policy.has_softmax:
             lines += _SOFTMAX.format(outputs=policy.sizes[-1]).splitlines()
         return [*lines, *policy.lines]
 
-    def _value(self, name: str, element: str) -> list[str]:
-        """Have the critic, if there is one, value an observation whose element `k` this is."""
+    def _value(self, name: str, observed: str) -> list[str]:
+        """Have the critic, if there is one, value an observation."""
         policy = self._policy
-        if not policy.critic:
-            return []
-        layers = network(policy.critic, policy.activation, element, critic_start(policy))
-        return [*layers, f"{name}[at] = y[0, 0]"]
+        layers = self._through(policy.critic, len(policy.sizes) - 1, observed)
+        return [*layers, f"{name}[at] = y[0, 0]"] if policy.critic else []
+
+    def _through(self, sizes: tuple[int, ...], number: int, observed: str) -> list[str]:
+        """Pass an observation through a network, into `y`; `z` is free.
+
+        Args:
+            sizes: Its widths.
+            number: Of its first layer.
+            observed: An array, the place of the first element, and how far it is to the next.
+        """
+        lines: list[str] = []
+        for k, (_, outputs, _, activation) in enumerate(layers_of(sizes, self._policy.activation)):
+            y, z = ("y", "z") if (len(sizes) - k) % 2 == 0 else ("z", "y")
+            lines += [f"dense_{number + k}(inputs, {f'{z}, 0, 1' if k else observed}, {y})"]
+            value = {"tanh": f"math.tanh({y}[k, 0])", "relu": f"max({y}[k, 0], np.float32(0.0))"}.get(activation)
+            lines += [f"for k in range({outputs}):", f"    {y}[k, 0] = {value}"] if value else []
+        return lines
 
     def _finish(self) -> list[str]:
         """Value the last observation, and what steps led to but where `SAME_STEP` put another in its place."""
@@ -271,7 +287,7 @@ for low in range(0, {form.size}, {TILE_ELEMENTS}):
             return []
         return [
             "at = num_steps * n + i",
-            *self._value("values", self._element),
+            *self._value("values", self._observed),
             "for t in range(num_steps):",
             "    at = t * n + i",
             f"    if mode != {SAME_STEP} or not (terminated[at] or truncated[at]):",
@@ -291,23 +307,6 @@ for k in range({outputs}):
 dot = math.log(dot)
 for k in range({outputs}):
     z[k, 0] -= dot"""
-
-
-def network(sizes: tuple[int, ...], activation: str, element: str, start: int = 0) -> list[str]:
-    """Bring element `k` of an observation through a network, whose weights begin at `start`, into `y`, beside `z`."""
-    lines = [f"{name} = cuda.local.array(({max(sizes[1:])}, 1), dtype_inputs)" for name in ("y", "z")]
-    for inputs, outputs, place, name in layers_of(sizes, activation, start):
-        given = element if place == start else "z[k, 0]"
-        result = {"tanh": "math.tanh(dot)", "relu": "max(dot, np.float32(0.0))", "": "dot"}[name]
-        lines += [
-            "y, z = z, y",
-            f"for j in range({outputs}):",
-            f"    dot = inputs[{place + inputs * outputs} + j]",
-            f"    for k in range({inputs}):",
-            f"        dot += inputs[{place} + j * {inputs} + k] * np.float32({given})",
-            f"    y[j, 0] = {result}",
-        ]
-    return lines
 
 
 def compile_for_cuda(spec: KernelSpec, has_own_params: bool, policy: PolicySource = GIVEN) -> types.ModuleType:
@@ -338,9 +337,8 @@ def _compile(spec: KernelSpec, has_own_params: bool, policy: PolicySource, _fing
     plan, target = BufferPlan(spec), cuda_target()
     layouts = Layouts(plan, has_own_params=has_own_params)
     source = Source(plan, has_own_params=has_own_params, truncates=truncates, copied=layouts.copied)
-    module = load_module(
-        spec, CudaTarget(source, layouts, policy).text(), "device", importlib.metadata.version("numba-cuda")
-    )
+    text = CudaTarget(source, layouts, policy).text()
+    module = load_module(spec, text, "device", importlib.metadata.version("numba-cuda"))
     pieces = (layouts.kept, layouts.params, layouts.out, _NUMBERS)
     arrays = {name: piece.element(name) for piece in pieces for name in piece.buffers} | {
         "actions": spec.action.dtype,
@@ -360,5 +358,8 @@ def _compile(spec: KernelSpec, has_own_params: bool, policy: PolicySource, _fing
     names["write_out"] = target.row_copy(spec.observation.size, is_read=False)
     names["drawn_row"] = target.interleaved_row_view(spec.observation.shape)
     names.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
+    of_critic = layers_of(policy.critic, "", critic_start(policy)) if policy.critic else ()
+    for number, (inputs, outputs, place, _) in enumerate((*layers_of(policy.sizes, ""), *of_critic)):
+        names[f"dense_{number}"] = target.dense(inputs, padded(outputs), place)
     names.update(dtype_inputs=arrays["inputs"], dtype_observations=spec.observation.dtype, nan=float("nan"))
     return module

@@ -109,15 +109,15 @@ class MLP:
         return _as_float32(0.0 if self.log_std is None else self.log_std, "log_std")
 
     def inputs(self) -> NDArray[np.float32]:
-        """Join all numbers, float32: W and b of every layer, a standard deviation per output, their part, the critic's.
+        """Join all numbers, float32: of every layer, a standard deviation per output, their part, the critic's.
 
-        That part is what normal log-densities have beside their squares.
+        That part is what normal log-densities have beside their squares. Layers are as `flatten` leaves them.
         """
         log_std = np.broadcast_to(self._log_std.ravel(), (self.sizes[-1],))
-        part = -np.sum(log_std + 0.5 * np.log(2 * np.pi), dtype=np.float64)
-        return np.concatenate(
-            [flatten(self.weights), np.exp(log_std), np.full(1, part, np.float32), flatten(self.critic or ())]
-        )
+        noise = np.zeros(padded(len(log_std) + 1), np.float32)
+        noise[: len(log_std)] = np.exp(log_std)
+        noise[len(log_std)] = -np.sum(log_std + 0.5 * np.log(2 * np.pi), dtype=np.float64)
+        return np.concatenate([flatten(self.weights), noise, flatten(self.critic or ())])
 
 
 def _read_layers(weights: Any, whose: str = "") -> tuple[tuple[Any, Any], ...]:
@@ -147,8 +147,21 @@ def sizes_of(layers: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
 
 
 def flatten(layers: Sequence[tuple[Any, Any]]) -> NDArray[np.float32]:
-    """Join all numbers of some layers."""
-    return np.concatenate([np.zeros(0, np.float32), *(part.ravel() for layer in layers for part in layer)])
+    """Join all numbers of some layers: of each its biases, then the weights of one input after the other.
+
+    Either are numbers for all outputs, and zeros where `padded` has more.
+    """
+    blocks = [np.zeros(0, np.float32)]
+    for w, b in layers:
+        block = np.zeros((w.shape[1] + 1, padded(len(b))), np.float32)
+        block[0, : len(b)], block[1:, : len(b)] = b, w.T
+        blocks.append(block.ravel())
+    return np.concatenate(blocks)
+
+
+def padded(count: int) -> int:
+    """Return how many numbers there is room for where there are so many: a multiple of 4, which GPUs read at once."""
+    return -(-count // 4) * 4
 
 
 _OWN = "pass a callable policy(observations) instead"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.rollouts.policies import MLP, sizes_of
+from envfleet.kernels.rollouts.policies import MLP, padded, sizes_of
 from envfleet.kernels.source import deeper, indent
 
 BLOCK_ROWS = 64
@@ -175,19 +175,19 @@ def _box_head(spec: KernelSpec, policy: MLP) -> list[str]:
 
 def num_weights(sizes: tuple[int, ...]) -> int:
     """Count the numbers of a network's layers."""
-    return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(sizes))
+    return sum((inputs + 1) * padded(outputs) for inputs, outputs in itertools.pairwise(sizes))
 
 
 def layers_of(sizes: tuple[int, ...], activation: str, start: int = 0) -> Iterator[tuple[int, int, int, str]]:
     """Yield width, number of outputs, place in `inputs` and activation of each layer; the first begins at `start`."""
     for k, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         yield inputs, outputs, start, activation if k < len(sizes) - 2 else ""
-        start += (inputs + 1) * outputs
+        start += (inputs + 1) * padded(outputs)
 
 
 def critic_start(policy: PolicySource) -> int:
     """Return where the critic's weights begin in `inputs`: behind weights, deviations and their part of the density."""
-    return num_weights(policy.sizes) + policy.sizes[-1] + 1
+    return num_weights(policy.sizes) + padded(policy.sizes[-1] + 1)
 
 
 # ---------------------------------------------------------------------- on the CPU

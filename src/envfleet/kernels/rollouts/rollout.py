@@ -21,7 +21,7 @@ from envfleet.kernels.program import compile_source
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
-from envfleet.kernels.rollouts.slabs import RolloutArrays
+from envfleet.kernels.rollouts.slabs import FindEnded, RolloutArrays
 from envfleet.kernels.source import Source
 
 _OF_ENDED = Buffer("ended_steps", np.dtype(np.int64)), Buffer("last_values", np.dtype(np.float32))
@@ -46,10 +46,10 @@ class CpuSlabs(RolloutArrays):
 
     def run(
         self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
-    ) -> tuple[NDArray[Any], NDArray[np.int64], list[NDArray[Any]]]:
-        """Step all rows; returns records of the ended episodes by step, then row, these steps, and their last outputs.
+    ) -> FindEnded:
+        """Step all rows.
 
-        The order does not depend on the slices of rows that threads take.
+        The order of ended episodes does not depend on the slices of rows that threads take.
         """
         spec, plan, program, num_steps = batch.spec, batch.plan, batch.program, len(actions)
         rollout_range = compile_rollout(spec, program, chooser)
@@ -57,7 +57,7 @@ class CpuSlabs(RolloutArrays):
         first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
         table[first : first + len(self.outputs)] = [array.ctypes.data for array in self.outputs]
         calls = np.array([program.addresses[name] for name in ("observe", "step_range", "check")])
-        addresses = np.array([array.ctypes.data for array in (actions, self.is_reset, self.log_probs, self.values)])
+        addresses = np.array([array.ctypes.data for array in (actions, self.is_reset, self.log_probs, self.all_values)])
 
         def work(start: int, stop: int) -> int:
             low, high = start * num_steps, stop * num_steps
@@ -77,12 +77,14 @@ class CpuSlabs(RolloutArrays):
         places, steps = places[order], steps[order]
         ended, outputs = self._ended[places], [self.outputs[0], *self.outputs[4:]]
         if chooser.critic:
-            self.next_values[...] = self.values[1:]
+            self.next_values[...] = self.all_values[1:]
         if batch.is_same_step:
             if chooser.critic:
                 self.next_values[steps, ended["row"]] = self._last_values[places]
-            return ended, steps, [saved[places] for saved in self._finals]
-        return ended, steps, [output[steps + (place == 0), ended["row"]] for place, output in enumerate(outputs)]
+            lasts = [saved[places] for saved in self._finals]
+        else:
+            lasts = [output[steps + (place == 0), ended["row"]] for place, output in enumerate(outputs)]
+        return lambda: (ended, steps, lasts)
 
 
 def run_rollout(
@@ -102,18 +104,16 @@ def run_rollout(
     slabs = _make_slabs(batch, num_steps) if out is None else out.memory[1]
     inputs = policy.inputs() if isinstance(policy, MLP) else np.zeros(1, np.float32)
     actions = batch.take_actions(policy, (num_steps, num_envs)) if is_given else slabs.actions
-    ended, steps, (last, *last_infos) = slabs.run(batch, chooser, actions, inputs, word)
+    find_ended = slabs.run(batch, chooser, actions, inputs, word)
     observations, rewards, terminated, truncated, *infos = slabs.outputs
-    rows, names, unpack = ended["row"].copy(), spec.info_fields, spec.observation.unpack
-    episodes = RolloutEpisodes(
-        steps,
-        rows,
-        ended["total"].copy(),
-        ended["length"].copy(),
-        ended["episode"] * num_envs + rows,
-        unpack(last),
-        dict(zip(names, last_infos, strict=True)),
-    )
+    names, unpack = spec.info_fields, spec.observation.unpack
+
+    def gather() -> RolloutEpisodes:
+        ended, steps, (last, *last_infos) = find_ended()
+        rows, returns, lengths = (ended[name].copy() for name in ("row", "total", "length"))
+        told = dict(zip(names, last_infos, strict=True))
+        return RolloutEpisodes(steps, rows, returns, lengths, ended["episode"] * num_envs + rows, unpack(last), told)
+
     return Rollout(
         unpack(observations),
         actions,
@@ -122,10 +122,10 @@ def run_rollout(
         truncated,
         slabs.is_reset,
         dict(zip(names, infos, strict=True)),
-        episodes,
+        gather,
         (form, slabs),
         slabs.log_probs if chooser.sizes and chooser.is_drawing else None,
-        slabs.values[:-1] if chooser.critic else None,
+        slabs.values if chooser.critic else None,
         slabs.next_values if chooser.critic else None,
     )
 

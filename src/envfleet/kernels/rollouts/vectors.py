@@ -19,6 +19,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from envfleet.kernels.numba_private import cgutils
+from envfleet.kernels.rollouts.policies import padded
 from envfleet.kernels.rollouts.policy_source import BLOCK_ROWS
 
 _IS_WIDE = llvm.get_host_cpu_features().get("avx512f", False)
@@ -53,7 +54,7 @@ def dense(inputs: int, outputs: int, place: int, activation: str) -> Any:
     Args:
         inputs: Its width, `x` is `(inputs, BLOCK_ROWS)`.
         outputs: Likewise of `y`.
-        place: Where in `weights` its matrix `(outputs, inputs)` begins, which the bias follows.
+        place: Where in `weights` it begins, as `policies.flatten` leaves it.
         activation: `"tanh"`, `"relu"` or `""`.
     """
 
@@ -92,18 +93,18 @@ def _write_tile(
     (weights, x, y), (inputs, outputs, place) = data, form
     sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(_VECTORS)] for _ in range(count)]
     for n, vectors in enumerate(sums):
-        bias = spread(builder, weights, builder.add(output, word(place + inputs * outputs + n)))
+        bias = spread(builder, weights, builder.add(output, word(place + n)))
         for one in vectors:
             builder.store(bias, one)
-    first = builder.add(word(place), builder.mul(output, word(inputs)))
-    at_once = 4 if inputs % 4 == 0 else 1
+    at_once, width = 4 if inputs % 4 == 0 else 1, padded(outputs)
     with _loop(builder, inputs // at_once) as turn:
         for part in range(at_once):
             k = builder.add(builder.mul(turn, word(at_once)), word(part))
             start = builder.add(builder.mul(k, word(BLOCK_ROWS)), row)
             given = [_load(builder, x, start, v * LANES) for v in range(_VECTORS)]
+            first = builder.add(output, builder.mul(k, word(width)))
             for n, vectors in enumerate(sums):
-                weight = spread(builder, weights, builder.add(first, builder.add(k, word(n * inputs))))
+                weight = spread(builder, weights, builder.add(first, word(place + width + n)))
                 for one, value in zip(vectors, given, strict=True):
                     builder.store(fused(builder, weight, value, builder.load(one)), one)
     for n, vectors in enumerate(sums):

@@ -298,7 +298,7 @@ def test_small_rows_lie_side_by_side() -> None:
         neighbours = np.frombuffer(memoryview((ctypes.c_uint8 * N).from_address(other.address)), np.uint8)
         np.testing.assert_array_equal(neighbours, one[:, 0, 0])
     kept: Any = cuda.engine._batch._kept
-    words = kept.bytes_of("s").copy_to_host().view(np.uint64).reshape(-1, kept.room)[:, :N]
+    words = kept.data[kept.layout.span("s", kept.room)].copy_to_host().view(np.uint64).reshape(-1, kept.room)[:, :N]
     np.testing.assert_array_equal(words.T, cpu.get_state().arrays["s"][:, None].view(np.uint64))
 
 
@@ -425,6 +425,9 @@ def test_rollouts_use_memory_again(pair: Any) -> None:
     first = pair[1].rollout("random", 4, seed=1)
     second = pair[1].rollout("random", 4, seed=1, out=first)
     assert first.rewards.address == second.rewards.address
+    assert len(second.episodes) == 0
+    with pytest.raises(InvalidArgument, match="look before"):
+        len(first.episodes)
     with pytest.raises(InvalidArgument, match=r"out is a rollout of \(T, N\) = \(4, 5\)"):
         pair[1].rollout("random", 5, out=second)
 
@@ -435,8 +438,10 @@ def test_a_wrong_action_of_a_network_is_told_after_the_rollout() -> None:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # infinity less infinity
         weights = [(np.full((2, 3), 3e38), np.full(2, 3e38)), (np.array([[3e38, -3e38]] * 2), np.zeros(2))]
-        with pytest.raises(InvalidArgument, match=r"sub-environment \d was not in"):
-            cuda.rollout(MLP(weights, "relu", "linear"), 3)
+        rollout = cuda.rollout(MLP(weights, "relu", "linear"), 3)
+    assert np.isnan(rollout.rewards[0]).any()
+    with pytest.raises(InvalidArgument, match=r"sub-environment \d was not in"):
+        len(rollout.episodes)
 
 
 def test_rows_and_slices_are_views(pair: Any) -> None:
@@ -452,5 +457,5 @@ def test_rows_and_slices_are_views(pair: Any) -> None:
     np.testing.assert_array_equal(array[host[:, 0] > 0], host[host[:, 0] > 0])
     with pytest.raises(IndexError):
         array[N]
-    with pytest.raises(InvalidArgument, match=r"expected rows with even gaps"):
+    with pytest.raises(InvalidArgument, match=r"expected even gaps in rows"):
         pair[1].rollout("random", 3).all_observations.take(np.array([0]))

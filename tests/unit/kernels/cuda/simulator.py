@@ -139,6 +139,17 @@ def _flat(own: Any, elements: NDArray[Any]) -> NDArray[Any]:
     return array.reshape(-1).view(elements.dtype)
 
 
+def dense(inputs: int, outputs: int, place: int) -> Callable[..., None]:
+    """A function `(weights, x, first, step, y)`: a layer without its activation."""
+
+    def multiply(weights: NDArray[Any], x: NDArray[Any], first: int, step: int, y: NDArray[Any]) -> None:
+        block = weights[place : place + (inputs + 1) * outputs].reshape(inputs + 1, outputs)
+        given = x.reshape(-1)[first : first + inputs * step : step].astype(np.float32)
+        y[:outputs, 0] = block[0] + given @ block[1:]
+
+    return multiply
+
+
 def address_of(array: Any) -> int:
     """Where a simulated device array begins."""
     return int(array.ctypes.data)

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.unit.kernels.cuda.deck import Deck, Ledge, Screen
+from tests.unit.kernels.cuda.deck import Deck, Ledge, Reshaper, Screen
 from tests.unit.kernels.rollouts.test_policies import Pull, Turn, network_of
 
 from envfleet.envs.classic.cartpole import CartPole
@@ -165,6 +165,12 @@ def test_frames_become_ptx(to_ptx: Compiler, monkeypatch: pytest.MonkeyPatch, en
     text = to_ptx(Screen, False, entry)
     assert text.count("bar.sync") >= 2  # before a tile is written out, and before the next one is brought in
     assert "ld.shared.u8" in text or "ld.shared.b8" in text
+
+
+def test_frames_are_not_reshaped(to_ptx: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.kernels.cuda.target.MAX_COPIED_BYTES", 1)
+    with pytest.raises(KernelError, match=r"Reshaper cannot be compiled.*: it reshapes .* write `out\.flat\[k\] = …`"):
+        to_ptx(Reshaper, False, "observe")
 
 
 def test_gathering_rows_becomes_ptx(to_ptx: Compiler) -> None:  # for its stand-in of a device
