@@ -70,6 +70,8 @@ class Commands(TyperGroup):
 
 def check_output(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written as the command line is parsed, not after minutes of work."""
+    if str(path) == "-":
+        raise InvalidArgument("'-' is no file, as tables are printed, too: pass a name such as figures.json")
     try:
         if path is not None:
             check_writable(path)

@@ -167,6 +167,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_anything_is_measured(
         result = invoke(command, str(tmp_path), option, str(place))
         assert result.exit_code == 2
         assert f"cannot be written ({reason}): pass another place" in flat(result.output)
+    assert "'-' is no file" in flat(invoke(command, str(tmp_path), option, "-").output)
     assert list(tmp_path.iterdir()) == [file]
 
 
