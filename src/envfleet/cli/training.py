@@ -58,6 +58,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
         str | None,
         typer.Option(help="What to do when a sub-environment fails: raise or restart.", show_default="raise"),
     ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Begin with the weights of this run, or of a checkpoint's file.")
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Continue the run in this folder from its last checkpoint.")
     ] = None,
@@ -69,19 +72,22 @@ def train(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Train an agent as CONFIG says, or in an environment; Ctrl-C saves the run, --resume continues it."""
     from envfleet import training
+    from envfleet.training.config import change_config
 
     limits: dict[str, Any] = {"max_minutes": max_minutes, "max_transitions": max_transitions, "verbose": not quiet}
     if resume is not None:
         given = {
             "CONFIG": config, "--env": env, "--env-arg": env_args or None, "--agent": agent, "--num-envs": num_envs,
             "--engine": engine, "--backend": backend, "--workers": workers, "--seed": seed, "--out": out,
-            "--name": name, "--on-failure": on_failure, "--print-config": print_config or None,
+            "--name": name, "--on-failure": on_failure, "--weights": weights, "--print-config": print_config or None,
         }  # fmt: skip
         refuse_given(given, "--resume goes on with what the run began with")
         set_threads(threads)
         result = training.resume(resume, device=device, **limits)
     else:
         read = _configuration(config, env, env_args, agent, max_transitions)
+        if weights is not None:
+            read = change_config(read, {"agent.checkpoint_path": str(weights)}, "--weights")
         if print_config:
             _print_config(read)
             return

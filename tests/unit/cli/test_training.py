@@ -230,4 +230,8 @@ def test_a_run_that_is_done_says_how_to_train_on(config: Path, tmp_path: Path) -
     assert invoke(*arguments).exit_code == 0
     refused = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 10_000_000, "-q")
     assert refused.exit_code == 2
-    assert "to train further, begin another run with agent.checkpoint_path" in flat(refused.stderr)
+    assert f"beginanotherrunwith--weights{tmp_path / 'mine'}" in flat(refused.stderr).replace(" ", "")
+    more = invoke("train", config, "--out", tmp_path, "--name", "more", "--weights", tmp_path / "mine", "-q")
+    assert more.exit_code == 0, more.output
+    read = json.loads((tmp_path / "more" / "config.json").read_text())
+    assert read["agent"]["checkpoint_path"] == str(tmp_path / "mine")
