@@ -96,7 +96,7 @@ def test_the_notebook_runs_cell_by_cell_as_it_is_written(place: Place) -> None:
 
 
 def test_the_score_is_a_table_of_one_row() -> None:
-    env = create_student_gym_env()
+    env = create_student_gym_env(step_size=1)  # or an engine may fail before it is sold, once in hundreds of runs
     returns, lengths = [], []
     for repairs in (1, 2, 0):
         env.reset()
