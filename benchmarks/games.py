@@ -17,14 +17,14 @@ import importlib
 import json
 import random
 import statistics
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import kernel_seats as seats
+from elsewhere import rate_in
 from kernels import random_actions, reset_share, time_step, warm_up, without_collector
 
 SIZES = (8, 1024, 16_384)
@@ -139,7 +139,7 @@ def _contenders(game: Game, num_envs: int, jax_python: str | None, stack: contex
     if game.original is not None and num_envs == SIZES[0]:
         found[LOOP] = _stepping(seats.Loop([game.original() for _ in range(num_envs)]), num_envs, stack)
     if game.in_jax is not None and jax_python is not None:
-        found[JAX] = _in_jax(jax_python, [*game.in_jax, str(num_envs)], stack)
+        found[JAX] = rate_in(stack, jax_python, "jax_games.py", *game.in_jax, num_envs)
     return found
 
 
@@ -149,23 +149,6 @@ def _stepping(vector: Any, num_envs: int, stack: contextlib.ExitStack) -> Rate:
     warm_up(vector.step, ring)
     num_transitions = num_envs * (1.0 - reset_share(vector, num_envs, ring))
     return lambda seconds: num_transitions / time_step(vector.step, ring, seconds)
-
-
-def _in_jax(python: str, arguments: Sequence[str], stack: contextlib.ExitStack) -> Rate:
-    command = [python, str(Path(__file__).with_name("jax_games.py")), *arguments]
-    program = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-    question: Any = program.stdin
-    answer: Any = program.stdout
-    stack.callback(question.close)
-    if answer.readline() != "ready\n":
-        raise SystemExit(f"{' '.join(command)} did not begin: see above")
-
-    def rate(seconds: float) -> float:
-        question.write(f"{seconds}\n")
-        question.flush()
-        return float(answer.readline())
-
-    return rate
 
 
 def ratio(cases: dict[int, dict[str, list[float]]], num_envs: int, peer: str) -> float | None:

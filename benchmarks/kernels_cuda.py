@@ -5,7 +5,7 @@
 
 Actions lie on the device, autoreset is on, and the clock stops once the device is through: for `step` and gymnax's
 after a number of steps in a row, each a call from Python. `graph` replays a step that torch captured. `random` and
-`network` are rollouts of 32 steps in one call, ours with the episodes brought to the host; the network has 2 × 64, as
+`network` are rollouts of 32 steps in one call, of which nobody looks at the episodes; the network has 2 × 64, as
 gymnax's rollout has. `limit` is the device's rate of copying the bytes that a step must read and write, as steps a
 second. All figures are million steps a second, the best of the rounds.
 """
@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from elsewhere import rate_in
 from rollout import make_layers
 
 import envfleet
@@ -99,27 +97,6 @@ def captured(fleet: Any, stream: Any, actions: Any) -> Callable[[], Any]:
     return replay
 
 
-def other(stack: contextlib.ExitStack, python: str, script: str, *arguments: Any) -> Rate:
-    """Run a script that says when it is ready, and answers each number of seconds with a rate."""
-    command = [python, str(Path(__file__).with_name(script)), *map(str, arguments)]
-    variables = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    theirs: Any = stack.enter_context(
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=variables)
-    )
-    stack.callback(theirs.stdin.close)
-    is_ready = False
-
-    def rate(seconds: float) -> float:
-        nonlocal is_ready
-        if not is_ready and theirs.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"{script} does not run with {python}")
-        is_ready = True
-        theirs.stdin.write(f"{seconds}\n")
-        return float(theirs.stdout.readline())
-
-    return rate
-
-
 def contenders(stack: contextlib.ExitStack, kernel: str, num_envs: int, gymnax: str | None) -> dict[str, Rate]:
     """Make all that can be measured here ready."""
     cuda = import_cuda()
@@ -131,10 +108,10 @@ def contenders(stack: contextlib.ExitStack, kernel: str, num_envs: int, gymnax: 
     actions = cpu.action_space.sample()
     many, sync = ROLLOUT_STEPS * num_envs, cuda.synchronize
     rates = dict[str, Rate]()
-    if gymnax and kernel in IN_GYMNAX:  # which starts and compiles meanwhile
-        rates["gymnax"] = other(stack, gymnax, "jax_games.py", "gymnax", IN_GYMNAX[kernel], num_envs)
+    if gymnax and kernel in IN_GYMNAX:
+        rates["gymnax"] = rate_in(stack, gymnax, "jax_games.py", "gymnax", IN_GYMNAX[kernel], num_envs)
     if gymnax and kernel == "CartPole-v1":
-        rates["gymnax network"] = other(stack, gymnax, "gymnax_rollout.py", num_envs, ROLLOUT_STEPS)
+        rates["gymnax network"] = rate_in(stack, gymnax, "gymnax_rollout.py", num_envs, ROLLOUT_STEPS)
     rates |= {
         "step": rate_of(partial(fleet.step, cuda.to_device(actions)), sync, num_envs, STEPS_IN_A_ROW),
         "CPU": rate_of(partial(cpu.step, actions), int, num_envs),

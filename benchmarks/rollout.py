@@ -11,15 +11,15 @@ loop keeps what a rollout keeps: observations, actions, rewards and flags, in sl
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from elsewhere import rate_in
 from numpy.typing import NDArray
 
 import envfleet
@@ -119,25 +119,17 @@ def compare_with_gymnax(python: str) -> None:
     print(f"{'num_envs':>9} {'envfleet':>12} {'gymnax':>12} {'ratio':>6}")
     for num_envs in (1024, 16_384):
         num_steps = STEPS_PER_ROLLOUT // num_envs
-        command = [python, str(Path(__file__).with_name("gymnax_rollout.py")), str(num_envs), str(num_steps)]
         with (
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as theirs,
+            contextlib.ExitStack() as stack,
             envfleet.make(
                 "envfleet/CartPole-v1", num_envs, backend="kernel", workers=1, autoreset_mode="SAME_STEP"
             ) as fleet,
         ):
-            question: Any = theirs.stdin
-            answer: Any = theirs.stdout
+            theirs = rate_in(stack, python, "gymnax_rollout.py", num_envs, num_steps)
             fleet.reset(seed=0)
             policy = MLP(layers, head="categorical")
             run = functools.partial(fleet.rollout, policy, num_steps, seed=1, out=fleet.rollout(policy, num_steps))
-            answer.readline()  # it is compiled
-            rates = []
-            for _ in range(ROUNDS):
-                ours = num_envs * num_steps * runs_per_second(run)
-                question.write(f"{TURN_S}\n")
-                rates.append((ours, float(answer.readline())))
-            question.close()
+            rates = [(num_envs * num_steps * runs_per_second(run), theirs(TURN_S)) for _ in range(ROUNDS)]
         best = [max(column) for column in zip(*rates, strict=True)]
         share = best[0] * flops / 1e9 / peak
         costs = "".join(f"{1e9 / rate:9.1f} ns" for rate in best)
