@@ -22,4 +22,4 @@ def _device() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_leaks() -> None:
-    """Not looked at: CUDA and torch open descriptors here and there that they keep until the process ends."""
+    """Check nothing: CUDA and torch open descriptors at any time, and keep them until the process ends."""

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from tests.unit.agents import test_agents as experience
 from tests.unit.agents import test_compiled as lessons
 from tests.unit.agents import test_spaces as observed
+from tests.unit.agents.test_agents import _nothing_stays_open  # noqa: F401  # a fixture, which closes fleets
 
 from envfleet.agents import load_agent
 from envfleet.agents.randomness import Random
@@ -48,8 +49,6 @@ def test_agents_learn_and_act_the_same_from_a_file(kind: str, tmp_path: Path) ->
     agent_class, space, config = experience.KINDS[kind]
     agent = agent_class(experience.OBSERVATIONS, space, config, num_envs=3, seed=0, device="cuda")
     figures = experience.Run(agent).go_on(15)
-    while experience.OPEN:
-        experience.OPEN.pop().close()
     assert agent.num_updates > 0
     assert all(np.isfinite(value) for figure in figures for value in figure.values())
     agent.save(tmp_path / "agent.pt", "all")
@@ -59,8 +58,6 @@ def test_agents_learn_and_act_the_same_from_a_file(kind: str, tmp_path: Path) ->
         loaded = load_agent(tmp_path / "agent.pt", device=device)
         np.testing.assert_allclose(loaded.act_batch(rows, deterministic=True), expected, rtol=1e-4, atol=1e-4)
         experience.Run(loaded).go_on(5)
-    while experience.OPEN:
-        experience.OPEN.pop().close()
 
 
 @pytest.mark.parametrize("space", observed.SPACES.values(), ids=observed.SPACES)

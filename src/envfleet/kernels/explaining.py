@@ -27,12 +27,12 @@ _ADVICE = (
         r"<function add_draws\.<locals>\.add\.<locals>\.choose_draw",
         "calls a method of `rng` with arguments it does not take there: kernels draw one number at a time",
     ),
-    (r"exception_match", "catches exceptions by kind, which compiled code cannot: look at the value before, with `if`"),
+    (r"exception_match", "catches exceptions by type, which compiled code cannot: look at the value before, with `if`"),
     (
         r"getitem\(Tuple\([^\n]*Dispatcher|getiter with [^\n]*Dispatcher",
         "takes a function from a tuple by a number that is not a constant: write `if` and `elif` around calls",
     ),
-    (r"Untyped global name '(?P<name>any|all)'", "calls {name}, which has to be a loop, or np.{name} of an array"),
+    (r"Untyped global name '(?P<name>any|all)'", "calls {name}: write a loop, or np.{name} of an array"),
     (
         r"Unknown attribute '(?P<name>\w+)' of type int",
         "uses .{name} of a number: members of an IntEnum are plain numbers here, leave it out",
@@ -42,7 +42,7 @@ _ADVICE = (
         r"Can't unify return type from the following types: (?P<types>[^\n]+)",
         "returns {types} on different ways through it: return equally many values, of the same types, on every way",
     ),
-    (r"reshape\(\)|linking files", "reshapes what is not in one piece, as `out` on a GPU: write `out.flat[k] = …`"),
+    (r"reshape\(\)|linking files", "reshapes what is not contiguous, as `out` on a GPU: write `out.flat[k] = …`"),
     (r"yield in a closure|use of yield", "has a generator expression, which cannot be compiled: write a loop"),
     (r"IMPORT_NAME", "imports in a function, which cannot be compiled: import at the top of the module"),
     (

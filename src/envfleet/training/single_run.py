@@ -227,7 +227,7 @@ def _run(
                 if trainer.tally.is_finished and before < (options.max_transitions or 0):
                     raise InvalidArgument(
                         f"max_transitions={options.max_transitions:,}, but the curriculum of {folder.path} ended at "
-                        f"{before:,}: to train further, begin another run with --weights {folder.path}"
+                        f"{before:,}: to train further, begin another run with --weights, or agent.checkpoint_path"
                     )
                 try:
                     reason = trainer.run(should_stop)

@@ -136,7 +136,7 @@ class Run:
         return figures
 
 
-class Gpus:
+class OfGpu:
     """A generator with the 16 bytes of state that those of CUDA have."""
 
     def get_state(self) -> torch.Tensor:
@@ -276,7 +276,7 @@ def test_a_disk_that_is_full_is_said_and_leaves_the_old_file(tmp_path: Path) -> 
 
 def test_the_generator_of_a_gpu_stays_behind(kind: Any, tmp_path: Path) -> None:
     agent = make(kind)
-    agent.random.torch = Gpus()
+    agent.random.torch = OfGpu()
     agent.save(tmp_path / "agent.pt")
     loaded = load_agent(tmp_path / "agent.pt", seed=4)
     assert is_equal(loaded, agent)

@@ -397,7 +397,7 @@ TYPES = {
     "return sum(k * 1.0 for k in range(3)), False": "generator expression, which cannot be compiled: write a loop",
     "return rng.random(3)[0], False": "one number at a time",
     "value = state.x[0] if state.n > 1000 else 1.0": "getitem",
-    "try: value = 1.0 / state.x\n        except ZeroDivisionError: value = 0.0": "exceptions by kind",
+    "try: value = 1.0 / state.x\n        except ZeroDivisionError: value = 0.0": "exceptions by type",
 }
 
 
