@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 RAY := tests/ray tests/rllib src/envfleet/rllib src/envfleet/workers/transports/ray
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick programs lint types imports docs check bench clean
+.PHONY: help demo test quick programs lint types imports docs bytecode check bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,10 +52,15 @@ docs: $(READY) ## Build the documentation into site/
 	@echo "docs"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide the warnings from --strict
 
+# Before several processes do it at a time, each by itself: of all that is installed, tests import a fifth.
+bytecode: $(READY)
+	@echo "bytecode"
+	@$(BIN)/pytest --collect-only -qq > /dev/null
+
 # Two jobs: the set-up often waits for the network, and not all that checks types can run at once.
 check: ## Everything CI runs
 	@$(MAKE) --no-print-directory --jobs 2 $(READY) programs
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports docs
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports docs bytecode
 	@$(MAKE) --no-print-directory test
 
 bench: $(READY) ## Compare fleets and kernels with their peers (20 minutes)
@@ -65,13 +70,11 @@ clean: ## Remove .venv and everything built
 	rm -rf .venv site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # pip goes in first, as the one that Python brings takes twice as long to choose; hatchling, so that the package is built
-# by a known version too. Bytecode is compiled at the end, by all cores, but not of tests, nor of OpenGL, of which little is
-# imported; some packages have files that cannot be.
+# by a known version too.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("envfleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2])'
 	@echo "setting up .venv (one to three minutes, once)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) pip hatchling editables
 	@$(PIP) --no-compile --no-build-isolation --editable '.[dev]'
-	@$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/(tests?|OpenGL)/' .venv/lib || true
 	@touch $@
