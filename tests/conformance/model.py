@@ -10,7 +10,18 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from envfleet.testing.envs import SavableEnv
+from envfleet.testing.envs import CountingEnv, SavableEnv
+
+
+def make_env(index: int) -> CountingEnv:
+    """Two kinds in one fleet: one that saves its own state and one that is pickled for it."""
+    return (CountingEnv, SavableEnv)[index % 2](4, vary=True, ends="alternate")
+
+
+def make_registered(env_id: str, index: int) -> gymnasium.Env[Any, Any]:
+    env = gymnasium.make(env_id, max_episode_steps=15)
+    env.metadata = dict(env.metadata)  # SyncVectorEnv, the reference, would write into the class's own
+    return env
 
 
 class ModelRow:

@@ -6,10 +6,10 @@ import functools
 import threading
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.conformance.model import make_registered
 from tests.conftest import ADOPTED, BACKENDS, SERIAL, Backend
 
 from envfleet.testing import CASES, CHECKS, Case, ConformanceError, CountingEnv, check_backend
@@ -118,13 +118,7 @@ ENV_IDS = ("CartPole-v1", "Taxi-v3", "Blackjack-v1", "Pendulum-v1")
 def test_gymnasium_environments(env_id: str, backend: Backend, autoreset_mode: AutoresetMode) -> None:
     """Gymnasium's own environments, wrappers and all, over enough steps that episodes end."""
     trial = Trial(backend, autoreset_mode, copy=False, num_envs=3, num_steps=40, seed=11)
-    assert list(check_rollout(trial, Case(env_id, functools.partial(_make, env_id)))) == []
-
-
-def _make(env_id: str, index: int) -> gymnasium.Env[Any, Any]:
-    env = gymnasium.make(env_id, max_episode_steps=15)
-    env.metadata = dict(env.metadata)  # SyncVectorEnv, the reference, would write into the class's own
-    return env
+    assert list(check_rollout(trial, Case(env_id, functools.partial(make_registered, env_id)))) == []
 
 
 @pytest.mark.parametrize("mode", tuple(AutoresetMode), ids=lambda mode: mode.name.lower())

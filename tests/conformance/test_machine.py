@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.conformance.model import ModelFleet
+from tests.conformance.model import ModelFleet, make_env
 from tests.conftest import ADOPTED, BACKENDS
 from tests.unit.kernels.samples import SAMPLES
 
@@ -24,8 +24,7 @@ from envfleet.errors import FleetClosed
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.kernels import Kernel
 from envfleet.kernels.env import KernelEnv
-from envfleet.testing import CountingEnv, mismatches
-from envfleet.testing.envs import SavableEnv
+from envfleet.testing import mismatches
 
 pytestmark = pytest.mark.timeout(600)  # a failure is shrunk before it is told; else all that is told is the time
 
@@ -41,11 +40,6 @@ class Subject(NamedTuple):
     make: Callable[..., Any]
     observe: Callable[[Any], Any]
     most: int = 6
-
-
-def make_env(index: int) -> CountingEnv:
-    """Two kinds in one fleet: one that saves its own state and one that is pickled for it."""
-    return (CountingEnv, SavableEnv)[index % 2](4, vary=True, ends="alternate")
 
 
 def make_kernel_env(kernel: type[Kernel], index: int) -> gym.Env[Any, Any]:

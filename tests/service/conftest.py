@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +51,16 @@ class Caller:
     def create(self, env: str = TURBOFAN, num_envs: int = 3, **more: Any) -> str:
         fleet: str = self.call("/fleets", env=env, num_envs=num_envs, **more)["fleet"]
         return fleet
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What is logged in the test; pytest's own fixture makes every test slower, see `addopts`."""
+    text = io.StringIO()
+    handler = logging.StreamHandler(text)
+    logging.getLogger().addHandler(handler)
+    yield text
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture(scope="module")

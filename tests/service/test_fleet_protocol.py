@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,7 @@ def test_closed_fleets_are_gone(ann: Caller) -> None:
 
 
 def test_an_environment_that_raises_leaves_the_fleet_as_it_was(
-    ann: Caller, service: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+    ann: Caller, service: Any, monkeypatch: Any, logged: io.StringIO
 ) -> None:
     fleet = ann.create()
     ann.call(f"/fleets/{fleet}/reset", seq=0, seeds=1)
@@ -162,5 +163,5 @@ def test_an_environment_that_raises_leaves_the_fleet_as_it_was(
     response = ann.post(f"/fleets/{fleet}/step", seq=1, actions=np.zeros(3, np.int64))
     assert (response.status_code, response.json()["code"]) == (500, "env_failed")
     assert "aircraft" not in response.text  # an environment may be hidden, and so is what it says
-    assert "aircraft" in caplog.text
+    assert "aircraft" in logged.getvalue()
     assert ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.zeros(3, np.int64))["seq"] == 2

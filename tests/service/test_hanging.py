@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -124,7 +125,7 @@ def test_an_attribute_that_cannot_be_read_does_not_cost_the_fleet(ann: Caller, s
 
 
 def test_a_fleet_whose_environment_fails_to_close_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
     kwargs: dict[str, Any] = {"fault": "raise", "when": "close"}
@@ -134,21 +135,21 @@ def test_a_fleet_whose_environment_fails_to_close_is_closed(
         fleets = [here.create(user, "FailsToClose-v0", 1) for _ in range(2)]
         here.fleets.close_fleet(user.user_id, fleets[0])
         assert here.fleets.num_held == 1
-    assert caplog.text.count("broken on purpose") >= len(fleets)
+    assert logged.getvalue().count("broken on purpose") >= len(fleets)
 
 
 def test_participants_are_not_told_what_a_constructor_raised(
-    ann: Caller, service: Service, caplog: pytest.LogCaptureFixture
+    ann: Caller, service: Service, logged: io.StringIO
 ) -> None:
     answer = ann.post("/fleets", env=FAILING, num_envs=1)
     assert (answer.status_code, answer.json()["code"]) == (500, "env_failed")
     assert answer.json()["detail"] == f"{FAILING} cannot be made (SubEnvError; the service's log says more)"
-    assert "Traceback" in caplog.text
+    assert "Traceback" in logged.getvalue()
     assert service.fleets.num_held == 0
 
 
 def test_participants_are_not_told_of_errors_within_the_service(
-    ann: Caller, service: Service, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ann: Caller, service: Service, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise KernelError("line 7 of secret.py cannot be compiled")
@@ -157,7 +158,7 @@ def test_participants_are_not_told_of_errors_within_the_service(
     answer = ann.post("/fleets", env=HANGING, num_envs=1)
     assert (answer.status_code, answer.json()["code"]) == (500, "kernel")
     assert answer.json()["detail"] == "the service failed to do this; its log says why"
-    assert "line 7 of secret.py" in caplog.text
+    assert "line 7 of secret.py" in logged.getvalue()
 
 
 def test_who_makes_room_where_there_is_none_for_another_process(tmp_path: Path) -> None:

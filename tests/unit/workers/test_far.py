@@ -9,16 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL, Backend
+from tests.unit.workers.far_envs import Hasty, ImageEnv, TableEnv
 from tests.unit.workers.far_transport import FarTransport, MixedTransport
 
 from envfleet.errors import WorkerDied
-from envfleet.testing import CountingEnv, InfoEnv, check_backend
+from envfleet.testing import InfoEnv, check_backend
 from envfleet.testing.compare import mismatches
 
 pytestmark = pytest.mark.timeout(120)
@@ -36,31 +35,6 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_conforms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.workers.transports.process.ProcessTransport", FarTransport)
     check_backend(FAR, autoreset_modes=[AutoresetMode.SAME_STEP], copy_modes=[True])
-
-
-class ImageEnv(gym.Env[Any, Any]):
-    """Observes and takes parts of all kinds, among them of no fixed shape."""
-
-    observation_space = spaces.Dict(
-        {"image": spaces.Box(0, 255, (40, 30, 3), np.uint8), "none": spaces.Box(0, 1, (0,)), "text": spaces.Text(9)}
-    )
-    action_space = spaces.Tuple((spaces.Discrete(3), spaces.Sequence(spaces.Discrete(5))))
-
-    def __init__(self, length: int) -> None:
-        self.length, self.count = length, 0
-
-    def _observe(self) -> Any:
-        image = np.full((40, 30, 3), self.count, np.uint8)
-        return {"image": image, "none": np.zeros(0, np.float32), "text": "x" * (1 + self.count % 8)}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.count = 0
-        return self._observe(), {"seed": seed}
-
-    def step(self, action: Any) -> Any:
-        self.count += 1 + int(action[0]) + len(action[1])
-        return self._observe(), float(self.count), self.count > self.length, False, {"count": self.count, "what": "x"}
 
 
 BUILDERS = {
@@ -149,20 +123,6 @@ def row_of(observations: Any, row: int) -> Any:
     return observations[row]
 
 
-class Hasty(CountingEnv):
-    """Does something else than to step, once."""
-
-    def __init__(self, nth: int, act: Any) -> None:
-        super().__init__(10**6)
-        self.nth, self.act = nth, act
-
-    def step(self, action: Any) -> Any:
-        self.nth -= 1
-        if self.nth == 0:
-            self.act()
-        return super().step(action)
-
-
 def fleet_with(backend: Backend, act: Any, **options: Any) -> Any:
     """The last of four sub-environments misbehaves in its second step."""
     env_fns = [functools.partial(Hasty, 2 if index == 3 else 0, act) for index in range(4)]
@@ -229,17 +189,3 @@ def test_shared_data_and_columns(backend: Backend) -> None:
             rewards, infos = fleet.step(np.array([3, 999, 5, 7]))[1::3]
             assert rewards.tolist() == [3.0, 999.0, 5.0, 7.0]
             assert infos["double"].tolist() == [6.0, 1998.0, 10.0, 14.0]
-
-
-class TableEnv(CountingEnv):
-    action_space: Any = spaces.Discrete(1000)
-
-    def __init__(self, table: Any) -> None:
-        super().__init__(10**6)
-        self.action_space = spaces.Discrete(1000)
-        self._table = table
-
-    def step(self, action: Any) -> Any:
-        observation, _, terminated, truncated, _ = super().step(0)
-        value = float(self._table[action])
-        return observation, value, terminated, truncated, {"double": 2 * value}
