@@ -36,6 +36,11 @@ inner = numba.njit(**INNER)
 '''
 
 
+def _times(name: str, factor: int) -> str:
+    """Return a product; numba takes milliseconds for one by 1."""
+    return name if factor == 1 else f"{name} * {factor}"
+
+
 class CpuTarget:
     """Writes the module of one kernel, or of its rollouts with a policy.
 
@@ -49,6 +54,8 @@ class CpuTarget:
         plan = source.plan
         self._places = {buffer.name: FIRST_ADDRESS + k for k, buffer in enumerate(plan.all)}
         self._row_names = names_of((*plan.kept, *plan.params.buffers, *plan.outputs))
+        begun = (*plan.kept, *plan.params.buffers, *plan.shown)
+        self._begun_names, self._renewed_names = names_of(begun), names_of((*begun, plan.ended, *plan.finals))
 
     def text(self) -> str:
         """Return the whole module."""
@@ -59,13 +66,13 @@ class CpuTarget:
         header = HEADER.format(name=self._plan.spec.name)
         return "\n\n".join(part.strip("\n") for part in (header, *parts)) + "\n"
 
-    def _views(self, buffers: Iterable[Buffer], low: str = "0", rows: str = "n") -> list[str]:
-        """Make arrays over the memory whose addresses stand in the table, from row `low` on."""
+    def _views(self, buffers: Iterable[Buffer], low: str = "", rows: str = "n") -> list[str]:
+        """Make arrays over the memory whose addresses stand in the table, from row `low` on or from the first."""
         lines = []
         for buffer in buffers:
-            row_bytes = buffer.dtype.itemsize * buffer.size
-            address = f"table[{self._places[buffer.name]}] + {low} * {row_bytes}"
-            lines.append(f"{buffer.name} = array_{buffer.name}({address}, {rows} * {buffer.size})")
+            offset = f" + {_times(low, buffer.dtype.itemsize * buffer.size)}" if low else ""
+            address = f"table[{self._places[buffer.name]}]{offset}"
+            lines.append(f"{buffer.name} = array_{buffer.name}({address}, {_times(rows, buffer.size)})")
         return lines
 
     # ------------------------------------------------------------------ loops over rows
@@ -108,7 +115,7 @@ def advance(m, limit, actions, {self._row_names}):
         body = [*source.load(plan.state, plan.params), *source.begin(), *source.store(plan.state), *source.show()]
         return f"""
 @inner
-def begin(i, now, {self._row_names}):
+def begin(i, now, {self._begun_names}):
 {indent(body)}
 """
 
@@ -120,7 +127,7 @@ def begin(i, now, {self._row_names}):
         ]
         return f"""
 @inner
-def renew(m, offset, mode, now, count, {self._row_names}, {names_of((plan.ended, *plan.finals))}):
+def renew(m, offset, mode, now, count, {self._renewed_names}):
     first = last = count
     for i in range(m):
         if awaiting[i] != 0:
@@ -136,7 +143,7 @@ def renew(m, offset, mode, now, count, {self._row_names}, {names_of((plan.ended,
             if mode != {SAME_STEP}:
                 continue
 {indent(finals, 3)}
-        begin(i, now, {self._row_names})
+        begin(i, now, {self._begun_names})
     return count
 """
 
@@ -154,15 +161,15 @@ def step_range(table, actions, start, stop):
     limit = table[{LIMIT}]
     mode = table[{MODE}]
     count = start
-{indent(self._views(whole, "0", "1"))}
-{indent(self._views([plan.ended], "0", f"table[{NUM_ROWS}]"))}
+{indent(self._views(whole, rows="1"))}
+{indent(self._views([plan.ended], rows=f"table[{NUM_ROWS}]"))}
     for low in range(start, stop, {TILE_ROWS}):
         m = min({TILE_ROWS}, stop - low)
 {indent(self._views(tiled, "low", "m"), 2)}
-        flagged = advance(m, limit, flat[low * {size} : (low + m) * {size}], {self._row_names})
+        flagged = advance(m, limit, flat[{_times("low", size)} : {_times("(low + m)", size)}], {self._row_names})
         if flagged != 0:
 {indent(self._views(plan.finals, "low", "m"), 3)}
-            count = renew(m, low, mode, table[{NOW}], count, {self._row_names}, {names_of((plan.ended, *plan.finals))})
+            count = renew(m, low, mode, table[{NOW}], count, {self._renewed_names})
     return count - start
 
 
@@ -191,11 +198,11 @@ def step(table, actions):
 @compiled
 def reset(table, rows, seeds, is_seeded):
     n = table[{NUM_ROWS}]
-{indent(self._views((*self._plan.kept, *self._plan.params.buffers, *self._plan.outputs)))}
+{indent(self._views((*self._plan.kept, *self._plan.params.buffers, *self._plan.shown)))}
     for k in range(rows.size):
         i = rows[k]
 {indent(self._source.seed(), 2)}
-        begin(i, table[{NOW}], {self._row_names})
+        begin(i, table[{NOW}], {self._begun_names})
 """
 
     def _observe(self) -> str:
@@ -203,7 +210,7 @@ def reset(table, rows, seeds, is_seeded):
 @compiled
 def observe(table, start, stop):
     n = table[{NUM_ROWS}]
-{indent(self._views((*self._plan.state.buffers, *self._plan.outputs)))}
+{indent(self._views((*self._plan.state.buffers, *self._plan.shown)))}
     for i in range(start, stop):
 {indent([*self._source.load(self._plan.state), *self._source.show()], 2)}
 """
