@@ -31,6 +31,9 @@ settings.load_profile("envfleet")
 # Networks here are small, and the threads of several test processes would wait for each other's cores in busy loops.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Numba makes thousands of messages that nobody sees, each in colours.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+
 # A shell that runs the tests in the background has Ctrl-C ignored, and every process started from here would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
