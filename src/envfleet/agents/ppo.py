@@ -195,8 +195,12 @@ class PPO(SlabAgent[PPOConfig]):
         """Pass many rows through a network, or through that of this number among the compiled layers."""
         if self._compiled is None:  # a part at a time, so that layers do not fill the memory
             return torch.cat([network(part) for part in torch.split(inputs, _PART)])
-        rows = self._network.observation_moments.normalise(inputs).numpy()
-        return torch.from_numpy(compiled.outputs_of(self._optimiser.values, self._compiled[number], rows))
+        return torch.from_numpy(compiled.outputs_of(self._optimiser.values, self._compiled[number], self._rows(inputs)))
+
+    def _rows(self, inputs: Tensor) -> F32:
+        """Return inputs as compiled code takes them."""
+        moments = self._network.observation_moments
+        return (moments.normalise(inputs) if self.config.normalise_observations else inputs).numpy()
 
     def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
@@ -243,8 +247,7 @@ class PPO(SlabAgent[PPOConfig]):
         num_parts = min(self.config.num_minibatches, count)
         work = workspace(-(-count // num_parts), layers)
         targets = lessons.targets.float().reshape(len(lessons.targets), -1)
-        inputs = self._network.observation_moments.normalise(lessons.observations)
-        columns = Lessons(*(column.numpy() for column in (inputs, targets, *lessons[2:])))
+        columns = Lessons(self._rows(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
         learned = self._optimiser.next_step(layers)
         arguments = (learned, columns, orders.numpy(), num_parts, self._settings, work)
         is_helped = compiled.is_large(count // num_parts, learned.values.size)

@@ -56,8 +56,7 @@ class Batch(NamedTuple):
 def _rows(observations: Any) -> NDArray[np.float32]:
     array = np.asarray(observations)
     is_plain = array.dtype == np.float32 and array.ndim == 2  # torch takes longer to find out
-    rows: NDArray[np.float32] = array if is_plain else encode(torch.from_numpy(array)).numpy()
-    return rows
+    return array if is_plain else encode(torch.from_numpy(array)).numpy()
 
 
 class ReplayBuffer:
