@@ -63,8 +63,7 @@ class CpuTarget:
             parts = [cpu_text(self._policy) if self._policy.lines else "", self._rollout(self._policy)]
         else:
             parts = [self._advance(), self._begin(), self._renew(), self._step(), self._reset(), self._observe()]
-        header = HEADER.format(name=self._plan.spec.name)
-        return "\n\n".join(part.strip("\n") for part in (header, *parts)) + "\n"
+        return "\n\n".join(part.strip("\n") for part in (HEADER.format(name=self._plan.spec.name), *parts)) + "\n"
 
     def _views(self, buffers: Iterable[Buffer], low: str = "", rows: str = "n") -> list[str]:
         """Make arrays over the memory whose addresses stand in the table, from row `low` on or from the first."""
@@ -79,8 +78,7 @@ class CpuTarget:
 
     def _advance(self) -> str:
         source, plan = self._source, self._plan
-        is_masked = source.is_repeatable
-        if is_masked:  # without a branch
+        if source.is_repeatable:  # without a branch
             before = ["pending = awaiting[i] != 0"]
             after = [
                 "awaiting[i] = 2 if pending else (1 if is_terminated or is_truncated else 0)",
@@ -93,7 +91,7 @@ class CpuTarget:
         body = [
             *before,
             *source.load(plan.state, plan.params),
-            *source.step(is_masked=is_masked),
+            *source.step(is_masked=source.is_repeatable),
             *source.store(plan.state),
             "rewards[i] = earned",
             "terminated[i] = is_terminated",
@@ -120,10 +118,9 @@ def begin(i, now, {self._begun_names}):
 """
 
     def _renew(self) -> str:
-        plan = self._plan
         finals = [
             f"for k in range({old.size}):\n    {new.name}[i * {old.size} + k] = {old.name}[i * {old.size} + k]"
-            for old, new in zip(plan.shown, plan.finals, strict=True)
+            for old, new in zip(self._plan.shown, self._plan.finals, strict=True)
         ]
         return f"""
 @inner
@@ -151,9 +148,8 @@ def renew(m, offset, mode, now, count, {self._renewed_names}):
 
     def _step(self) -> str:
         plan, size, wrong = self._plan, self._plan.spec.action.size, self._source.is_wrong()
-        tiled, whole = [*plan.kept, *plan.outputs], list(plan.params.buffers)
-        if self._source.has_own_params:
-            tiled, whole = [*tiled, *whole], []
+        params = plan.params.buffers
+        tiled, whole = (params, ()) if self._source.has_own_params else ((), params)
         return f"""
 @compiled
 def step_range(table, actions, start, stop):
@@ -165,7 +161,7 @@ def step_range(table, actions, start, stop):
 {indent(self._views([plan.ended], rows=f"table[{NUM_ROWS}]"))}
     for low in range(start, stop, {TILE_ROWS}):
         m = min({TILE_ROWS}, stop - low)
-{indent(self._views(tiled, "low", "m"), 2)}
+{indent(self._views((*plan.kept, *plan.outputs, *tiled), "low", "m"), 2)}
         flagged = advance(m, limit, flat[{_times("low", size)} : {_times("(low + m)", size)}], {self._row_names})
         if flagged != 0:
 {indent(self._views(plan.finals, "low", "m"), 3)}
