@@ -52,7 +52,7 @@ docs: $(READY) ## Build the documentation into site/
 	@echo "docs"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide the warnings from --strict
 
-# Before several processes do it at a time, each by itself: of all that is installed, tests import a fifth.
+# Tests import a fifth of what is installed. Their processes begin together, and each would compile all of that by itself.
 bytecode: $(READY)
 	@echo "bytecode"
 	@$(BIN)/pytest --collect-only -qq > /dev/null

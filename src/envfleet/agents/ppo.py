@@ -200,7 +200,7 @@ class PPO(SlabAgent[PPOConfig]):
     def _rows(self, inputs: Tensor) -> F32:
         """Return inputs as compiled code takes them."""
         moments = self._network.observation_moments
-        return (moments.normalise(inputs) if self.config.normalise_observations else inputs).numpy()
+        return (moments.normalise(inputs) if moments.count else inputs).numpy()
 
     def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""

@@ -169,6 +169,17 @@ def test_many_updates_are_those_of_torch_but_for_rounding(kind: str, is_discrete
     np.testing.assert_allclose(ours, torchs, atol=1e-3)
 
 
+def test_weights_are_normalised_for_as_they_were_learned_whatever_the_configuration_says() -> None:
+    normalised, _, slab = a_pair("normalised", is_discrete=False)
+    plain, by_torch, _ = a_pair("entropy", is_discrete=False)
+    normalised.update(slab)
+    rows = np.random.default_rng(2).normal(3.0, 2.0, (9, *slab.observations.shape[2:])).astype(np.float32)
+    expected = normalised.act_batch(rows, deterministic=True)
+    for agent in (plain, by_torch):
+        agent.set_weights(normalised.weights())
+        np.testing.assert_allclose(agent.act_batch(rows, deterministic=True), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_restored_agent_makes_the_same_updates_to_the_last_bit() -> None:
     first, _, slab = a_pair("normalised", is_discrete=False)
     other, _, _ = a_pair("normalised", is_discrete=False)
