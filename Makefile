@@ -52,10 +52,10 @@ docs: $(READY) ## Build the documentation into site/
 	@echo "docs"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide the warnings from --strict
 
-# Tests import a fifth of what is installed. Their processes begin together, and each would compile all of that by itself.
+# Tests import a fifth of what is installed. Their processes begin together, and each would compile all that it imports.
 bytecode: $(READY)
 	@echo "bytecode"
-	@$(BIN)/pytest --collect-only -qq > /dev/null
+	@found=$$($(BIN)/pytest --collect-only -qq) || { echo "$$found"; exit 1; }
 
 # Two jobs: the set-up often waits for the network, and not all that checks types can run at once.
 check: ## Everything CI runs

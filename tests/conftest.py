@@ -31,7 +31,7 @@ settings.load_profile("envfleet")
 # Networks here are small, and the threads of several test processes would wait for each other's cores in busy loops.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Numba makes thousands of messages that nobody sees, each in colours.
+# Numba writes thousands of messages that nobody sees; colours would take longer than the words.
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 
 # A shell that runs the tests in the background has Ctrl-C ignored, and every process started from here would, too.

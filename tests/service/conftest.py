@@ -55,7 +55,7 @@ class Caller:
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """What is logged in the test; pytest's own fixture makes every test slower, see `addopts`."""
+    """What is logged during the test; pytest's own `caplog` is off, as it would slow down every test."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
     logging.getLogger().addHandler(handler)

@@ -37,7 +37,7 @@ inner = numba.njit(**INNER)
 
 
 def _times(name: str, factor: int) -> str:
-    """Return a product; numba takes milliseconds for one by 1."""
+    """Write a product, unless it is by 1: numba would take milliseconds to compile that."""
     return name if factor == 1 else f"{name} * {factor}"
 
 
@@ -66,7 +66,7 @@ class CpuTarget:
         return "\n\n".join(part.strip("\n") for part in (HEADER.format(name=self._plan.spec.name), *parts)) + "\n"
 
     def _views(self, buffers: Iterable[Buffer], low: str = "", rows: str = "n") -> list[str]:
-        """Make arrays over the memory whose addresses stand in the table, from row `low` on or from the first."""
+        """Make arrays over the memory whose addresses stand in the table, from row `low` on, by default the first."""
         lines = []
         for buffer in buffers:
             offset = f" + {_times(low, buffer.dtype.itemsize * buffer.size)}" if low else ""

@@ -31,7 +31,7 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.05, 5.0, 2.0
 _LEAST_TIMEOUT_S = 0.1
 _SHOWN = 200  # characters of an answer that makes no sense
-_make_tls = functools.cache(httpx.create_ssl_context)  # which takes longer than to ask a service
+_make_tls = functools.cache(httpx.create_ssl_context)  # reading certificates takes longer than a call
 
 
 class ServiceLink:

@@ -169,7 +169,7 @@ def test_many_updates_are_those_of_torch_but_for_rounding(kind: str, is_discrete
     np.testing.assert_allclose(ours, torchs, atol=1e-3)
 
 
-def test_weights_are_normalised_for_as_they_were_learned_whatever_the_configuration_says() -> None:
+def test_observations_are_normalised_as_the_weights_expect_whatever_the_configuration_says() -> None:
     normalised, _, slab = a_pair("normalised", is_discrete=False)
     plain, by_torch, _ = a_pair("entropy", is_discrete=False)
     normalised.update(slab)

@@ -1,4 +1,4 @@
-"""Environments of workers over TCP, apart from the tests, which a worker would import with them."""
+"""Environments for workers over TCP, in a module of their own, so that workers do not import the tests."""
 
 from __future__ import annotations
 
