@@ -186,11 +186,18 @@ def test_certain_rows_are_waited_for(fleet: Any, services: list[CountingService]
     assert fleet.recv(env_indices=left[::-1]).env_indices.tolist() == left[::-1]
 
 
-def test_one_service_is_asked_in_the_callers_thread(fleet: Any, services: list[CountingService]) -> None:
-    for _ in range(3):
-        fleet.step(ONES)
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("envfleet-remote")]
-    assert len(threads) == len(services) - 1
+def test_all_services_but_the_first_are_asked_in_the_background(
+    fleet: Any, services: list[CountingService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, start = list[ServiceLink](), ServiceQueue.start
+
+    def record(queue: ServiceQueue, call: Any) -> None:
+        asked.append(queue.link)
+        start(queue, call)
+
+    monkeypatch.setattr(ServiceQueue, "start", record)
+    fleet.step(ONES)
+    assert asked == services[1:]
 
 
 def test_a_fleet_is_ended_while_a_service_does_not_answer(fleet: Any, services: list[CountingService]) -> None:
