@@ -69,12 +69,13 @@ bench: $(READY) ## Compare fleets and kernels with their peers (20 minutes)
 clean: ## Remove .venv and everything built
 	rm -rf .venv site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-# pip goes in first, as the one that Python brings takes twice as long to choose; hatchling, so that the package is built
-# by a known version too.
+# pip goes in first, as the one that Python brings takes twice as long; hatchling, so that the package is built by a
+# known version too. Then all pins, by two processes that ask for nothing else, and what they left to wish for.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("envfleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2])'
 	@echo "setting up .venv (one to three minutes, once)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) pip hatchling editables
+	@sed '/^#/d; /^pip==/d' constraints.txt | xargs -P 2 -n 46 $(PIP) --no-compile --no-deps
 	@$(PIP) --no-compile --no-build-isolation --editable '.[dev]'
 	@touch $@
