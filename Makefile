@@ -60,7 +60,7 @@ bytecode: $(READY)
 # Two jobs: the set-up often waits for the network, and not all that checks types can run at once.
 check: ## Everything CI runs
 	@$(MAKE) --no-print-directory --jobs 2 $(READY) programs
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports docs bytecode
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync bytecode types docs imports lint
 	@$(MAKE) --no-print-directory test
 
 bench: $(READY) ## Compare fleets and kernels with their peers (20 minutes)
