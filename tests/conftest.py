@@ -163,8 +163,9 @@ class Resources:
 
     def beyond(self, before: Resources) -> dict[str, list[str]]:
         """What is here and was not before."""
-        pairs = {name: (getattr(self, name), getattr(before, name)) for name in vars(self)}
-        return {name: sorted(now - then) for name, (now, then) in pairs.items() if now - then}
+        found = {name: getattr(self, name) - then for name, then in vars(before).items()}
+        found["shared_memory"] -= set(_used_by_others()) if found["shared_memory"] else set()
+        return {name: sorted(more) for name, more in found.items() if more}
 
 
 def take_stock() -> Resources:
@@ -176,7 +177,7 @@ def take_stock() -> Resources:
     return Resources(
         children=frozenset(_children(pid)),
         threads=frozenset(f"{thread.name} ({thread.ident})" for thread in threading.enumerate()),
-        shared_memory=frozenset(_shared_memory()),
+        shared_memory=frozenset(map(str, Path("/dev/shm").glob("*"))),
         descriptors=frozenset(_descriptors(str(fd))),
     )
 
@@ -198,16 +199,13 @@ def _descriptors(server_fd: str) -> Iterator[str]:
                 yield f"{fd.name} -> {target}"
 
 
-def _shared_memory() -> Iterator[str]:
-    """Names in /dev/shm that no process outside our own family uses: those of others come and go."""
-    names = {str(path) for path in Path("/dev/shm").glob("*")}
-    if names:
-        family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-        for process in psutil.process_iter():
-            if process.pid not in family:
-                with contextlib.suppress(psutil.Error, OSError):
-                    names -= {line.split()[-1] for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()}
-    yield from names
+def _used_by_others() -> Iterator[str]:
+    """What processes outside our own family have mapped, names in /dev/shm among it: those come and go."""
+    family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    for process in psutil.process_iter():
+        if process.pid not in family:
+            with contextlib.suppress(psutil.Error, OSError):
+                yield from (line.split()[-1] for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines())
 
 
 @pytest.fixture(scope="session", autouse=True)
