@@ -132,9 +132,10 @@ def breakout() -> gymnasium.Env[Any, Any]:
 def minigrid() -> gymnasium.Env[Any, Any]:
     """Build MiniGrid's 6 × 6 DoorKey, whose observation is the agent's view alone: uint8 of shape (7, 7, 3)."""
     env = gymnasium.make("minigrid:MiniGrid-DoorKey-6x6-v0", disable_env_checker=True)
-    space: Any = env.observation_space
+    from minigrid.wrappers import ImgObsWrapper
+
     # The mission is left out: it is text, and the same in every episode.
-    return wrappers.TransformObservation(env, lambda observation: observation["image"], space["image"])
+    return ImgObsWrapper(env)
 
 
 for _class in (SpinEnv, ImageEnv, DictEnv, InfoEnv):
