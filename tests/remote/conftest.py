@@ -73,8 +73,9 @@ def say_busy(request: httpx.Request, ask: Callable[[], httpx.Response]) -> Answe
     return httpx.Response(503, headers={"Retry-After": "0"}, json={"code": "stopping", "detail": "stopping"})
 
 
-def network_of(fleet: Any, part: int = 0) -> Network:
-    """Put a network between a fleet and a service of its."""
-    http = fleet.engine._queues[part].link._http
-    http._transport = Network(http._transport)
-    return http._transport
+def network_of(fleet: Any, part: int = 0, patience_s: float | None = None) -> Network:
+    """Put a network between a fleet and a service of its, and perhaps give the fleet another patience from now on."""
+    link = fleet.engine._queues[part].link
+    link._patience_s = link._patience_s if patience_s is None else patience_s
+    link._http._transport = Network(link._http._transport)
+    return link._http._transport

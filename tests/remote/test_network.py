@@ -55,7 +55,7 @@ def test_a_call_without_an_answer_is_repeated_and_made_once(place: Place, local:
 @pytest.mark.parametrize("num_services", [1, 2])
 @pytest.mark.parametrize("trick", [lose_request, lose_reply])
 def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: Any, num_services: int) -> None:
-    with connect(place, num_services, patience_s=0.05) as fleet:
+    with connect(place, num_services, patience_s=0.5) as fleet:
         network_of(fleet, num_services - 1).tricks = [trick] * 9
         with pytest.raises(ServiceUnreachable, match=r"no answer from .*asked") as caught:
             fleet.step(FLY)
@@ -69,7 +69,7 @@ def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: A
 
 
 def test_a_service_that_puts_a_call_off_is_told_from_one_that_does_not_answer(place: Place) -> None:
-    with connect(place, patience_s=0.05) as fleet:
+    with connect(place, patience_s=0.5) as fleet:
         network = network_of(fleet)
         network.tricks = [say_busy] * 9
         with pytest.raises(
@@ -128,12 +128,12 @@ def test_whatever_the_network_does_each_call_is_made_once(place: Place, seed: in
 
     options: dict[str, Any] = {"autoreset_mode": "SAME_STEP", "max_episode_steps": 5}
     with (
-        envfleet.connect([place.url] * 2, "CartPole-v1", 4, token=place.token, patience_s=0.01, **options) as fleet,
+        envfleet.connect([place.url] * 2, "CartPole-v1", 4, token=place.token, **options) as fleet,
         envfleet.make("CartPole-v1", 4, backend="serial", **options) as local,
     ):
         fleet.reset(seed=seed)
         local.reset(seed=seed)
-        networks = network_of(fleet, 0), network_of(fleet, 1)
+        networks = network_of(fleet, 0, patience_s=0.01), network_of(fleet, 1, patience_s=0.01)
         for _ in range(40):
             kind, rows, actions = int(rng.integers(3)), rng.permutation(4)[: rng.integers(1, 5)], rng.integers(0, 2, 4)
             try:
@@ -146,7 +146,7 @@ def test_whatever_the_network_does_each_call_is_made_once(place: Place, seed: in
 
 def test_a_reset_that_was_not_answered_is_made_once(place: Place) -> None:
     token = place.service.tokens.create("eve")
-    with envfleet.connect(place.url, TURBOFAN, 2, token=token, mode="ranked", patience_s=0.05) as fleet:
+    with envfleet.connect(place.url, TURBOFAN, 2, token=token, mode="ranked", patience_s=0.5) as fleet:
         network = network_of(fleet)
         network.tricks = [lose_reply] * 9
         with pytest.raises(ServiceUnreachable):
@@ -158,7 +158,7 @@ def test_a_reset_that_was_not_answered_is_made_once(place: Place) -> None:
 
 
 def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:
-    with connect(place, patience_s=0.05) as fleet:
+    with connect(place, patience_s=0.5) as fleet:
         network = network_of(fleet)
         network.tricks = [lose_reply] * 9
         with pytest.raises(ServiceUnreachable):
@@ -169,7 +169,7 @@ def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:
 
 
 def test_what_was_sent_and_failed_is_received_later(place: Place, local: Any) -> None:
-    with connect(place, 2, patience_s=0.05) as fleet:
+    with connect(place, 2, patience_s=0.5) as fleet:
         network_of(fleet, 1).tricks = [lose_reply] * 9
         fleet.send(FLY)
         with pytest.raises(ServiceUnreachable):

@@ -109,7 +109,7 @@ def test_what_is_sent_before_a_reset_is_refused_by_its_name(place: Place, rows: 
 
 
 def connect(place: Place, **more: Any) -> Any:
-    fleet = envfleet.connect(place.url, TURBOFAN, 4, token=place.token, patience_s=0.05, **more)
+    fleet = envfleet.connect(place.url, TURBOFAN, 4, token=place.token, patience_s=0.5, **more)
     fleet.reset(seed=0)
     return fleet
 
