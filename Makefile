@@ -57,7 +57,7 @@ bytecode: $(READY)
 	@echo "bytecode"
 	@found=$$($(BIN)/pytest --collect-only -qq) || { echo "$$found"; exit 1; }
 
-# Two jobs: the set-up often waits for the network, and not all that checks types can run at once.
+# Two jobs: the set-up often waits for the network, and not all that checks types can run at once. The longest go first.
 check: ## Everything CI runs
 	@$(MAKE) --no-print-directory --jobs 2 $(READY) programs
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync bytecode types docs imports lint
@@ -70,7 +70,7 @@ clean: ## Remove .venv and everything built
 	rm -rf .venv site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # pip goes in first, as the one that Python brings takes twice as long; hatchling, so that the package is built by a
-# known version too. Then all pins, by two processes that ask for nothing else, and what they left to wish for.
+# known version too. Then all pins, by two processes that look for no dependencies, and last whatever is still missing.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("envfleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2])'
 	@echo "setting up .venv (one to three minutes, once)"

@@ -164,7 +164,8 @@ class Resources:
     def beyond(self, before: Resources) -> dict[str, list[str]]:
         """What is here and was not before."""
         found = {name: getattr(self, name) - then for name, then in vars(before).items()}
-        found["shared_memory"] -= set(_used_by_others()) if found["shared_memory"] else set()
+        if found["shared_memory"]:
+            found["shared_memory"] -= set(_used_by_others())
         return {name: sorted(more) for name, more in found.items() if more}
 
 
@@ -200,7 +201,7 @@ def _descriptors(server_fd: str) -> Iterator[str]:
 
 
 def _used_by_others() -> Iterator[str]:
-    """What processes outside our own family have mapped, names in /dev/shm among it: those come and go."""
+    """Paths that processes outside our own family have mapped: theirs in /dev/shm come and go."""
     family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     for process in psutil.process_iter():
         if process.pid not in family:

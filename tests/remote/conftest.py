@@ -74,8 +74,9 @@ def say_busy(request: httpx.Request, ask: Callable[[], httpx.Response]) -> Answe
 
 
 def network_of(fleet: Any, part: int = 0, patience_s: float | None = None) -> Network:
-    """Put a network between a fleet and a service of its, and perhaps give the fleet another patience from now on."""
+    """Put a network between a fleet and one of its services; calls to that one may get another patience from now on."""
     link = fleet.engine._queues[part].link
-    link._patience_s = link._patience_s if patience_s is None else patience_s
+    if patience_s is not None:
+        link._patience_s = patience_s
     link._http._transport = Network(link._http._transport)
     return link._http._transport

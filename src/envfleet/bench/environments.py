@@ -131,11 +131,10 @@ def breakout() -> gymnasium.Env[Any, Any]:
 
 def minigrid() -> gymnasium.Env[Any, Any]:
     """Build MiniGrid's 6 × 6 DoorKey, whose observation is the agent's view alone: uint8 of shape (7, 7, 3)."""
-    env = gymnasium.make("minigrid:MiniGrid-DoorKey-6x6-v0", disable_env_checker=True)
     from minigrid.wrappers import ImgObsWrapper
 
     # The mission is left out: it is text, and the same in every episode.
-    return ImgObsWrapper(env)
+    return ImgObsWrapper(gymnasium.make("MiniGrid-DoorKey-6x6-v0", disable_env_checker=True))
 
 
 for _class in (SpinEnv, ImageEnv, DictEnv, InfoEnv):

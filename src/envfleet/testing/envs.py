@@ -194,9 +194,9 @@ SPACE_KINDS: tuple[str, ...] = tuple(_SPACES)
 
 
 def _spell(value: Any) -> str:
-    """Spell out a value and its types, as `repr` would in a hundred times the time."""
+    """Return text that differs if a value or a type in it does; NumPy's `repr` is slow."""
     if isinstance(value, np.ndarray):
-        value = (value.dtype.str, value.tolist())
+        value = (value.dtype.str, value.shape, value.tolist())
     elif isinstance(value, dict):
         value = {key: _spell(part) for key, part in value.items()}
     elif isinstance(value, tuple):
