@@ -98,7 +98,7 @@ class BatchBase(abc.ABC):
         self.is_same_step = self._mode == SAME_STEP
         self._has_final_infos = options.final_infos and self.is_same_step
         self._gathers_ended = options.record_episodes or self._has_final_infos
-        self._params = check_params(spec, num_envs, {**spec.params.defaults, **params})
+        self._params = check_params(spec, num_envs, {**spec.params.defaults, **params}, {})
 
     @abc.abstractmethod
     def kept(self, name: str) -> NDArray[Any]:
@@ -182,7 +182,8 @@ class BatchBase(abc.ABC):
             rows: Which; `None` for all.
         """
         before = self._params
-        changed = check_params(self.spec, self.num_envs if rows is None else len(rows), values)
+        present = before if rows is None else {name: one[rows] if len(one) > 1 else one for name, one in before.items()}
+        changed = check_params(self.spec, self.num_envs if rows is None else len(rows), values, present)
         for name, given in changed.items() if rows is not None else ():
             whole = np.broadcast_to(before[name], (self.num_envs, *before[name].shape[1:])).copy()
             whole[rows] = given

@@ -112,8 +112,7 @@ def read_fields(declaration: type, owner: str, *, need_defaults: bool) -> Fields
 
 
 def _check_default(value: Any, dtype: Any, where: str) -> Any:
-    base = np.dtype(dtype).base
-    array = np.asarray(value)
+    base, array = np.dtype(dtype).base, np.asarray(value)
     if not np.can_cast(array.dtype, base, "same_kind") and array.dtype.kind not in "iub":
         raise KernelError(f"{where} = {value!r} is no {base}: give it a default of its type")
     return value

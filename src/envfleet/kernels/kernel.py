@@ -86,7 +86,7 @@ class Kernel:
         """Look at parameters before they are used; by default any value of a parameter's type will do.
 
         Args:
-            values: Those that are given, by name: `(1, …)` for all sub-environments, or one row each.
+            values: All of them as they would be, by name: `(1, …)` for all sub-environments, or one row each.
 
         Raises:
             InvalidArgument: A kernel of its own raises it for a value it cannot use.

@@ -216,6 +216,5 @@ def load_machine_code(module: ModuleType, data: bytes) -> MachineCode:
         return MachineCode(functions, addresses)
 
 
-def describe_machine() -> str:
-    """Return the processor and its features as the compiler takes them."""
-    return repr(cpu_target.target_context.codegen().magic_tuple())
+MACHINE = repr(cpu_target.target_context.codegen().magic_tuple())
+"""The processor and its features as the compiler takes them."""

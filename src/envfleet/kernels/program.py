@@ -132,9 +132,9 @@ def compile_source(
     Raises:
         KernelError: It cannot be compiled; the message names the user's line.
     """
-    from envfleet.kernels.machine_code import compile_machine_code, describe_machine, load_machine_code
+    from envfleet.kernels.machine_code import MACHINE, compile_machine_code, load_machine_code
 
-    module = load_module(spec, text, name, describe_machine(), debug=debug)
+    module = load_module(spec, text, name, MACHINE, debug=debug)
     path = Path(str(module.__file__)).with_suffix(".code")
     data = read_code(path)
     if data is None:

@@ -35,9 +35,7 @@ def read_limit(max_episode_steps: Any) -> int | None:
     Raises:
         InvalidArgument: It is no whole number of at least 1.
     """
-    if max_episode_steps is None or (isinstance(max_episode_steps, (int, np.integer)) and max_episode_steps == -1):
-        return None
-    return check_whole("max_episode_steps", max_episode_steps, 1)
+    return None if max_episode_steps in (None, -1) else check_whole("max_episode_steps", max_episode_steps, 1)
 
 
 def read_seeds(seeds: Seeds, rows: NDArray[np.int64], num_envs: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
@@ -73,13 +71,14 @@ def read_params(options: Any) -> Mapping[str, Any]:
     return params or {}
 
 
-def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters by name, each `(1, …)` for all or `(num_envs, …)`.
 
     Args:
         spec: The kernel.
         num_envs: How many sub-environments.
         values: What is given: one value for all, or one per sub-environment.
+        now: What all parameters are, each `(1, …)` or `(num_envs, …)`.
 
     Raises:
         InvalidArgument: A name that is no parameter, values of a wrong shape or type, or that the kernel cannot use.
@@ -94,7 +93,7 @@ def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any]) -> 
         if given.dtype.kind == "f" and np.isnan(given).any():
             what = f"{name}={reprlib.repr(values[name])}"
             raise InvalidArgument(f"{what} has a NaN, expected numbers: {spec.name} would calculate with it")
-    spec.kernel.check_params(checked)
+    spec.kernel.check_params({**now, **checked})
     return checked
 
 

@@ -111,11 +111,21 @@ class Rules:
                 self._refuse(f"calls rng.{name}, which kernels do not have; they have: {', '.join(METHODS)}")
         return self._part(value, self._ask("resolve_getattr", value, name))
 
+    def _widen(self, kind: Any) -> Any:
+        return self._types.int64 if isinstance(kind, self._types.Integer) and kind.bitwidth < 64 else kind
+
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
-        """Refuse to change what is read-only in place; arrays of an action of several parts are."""
+        """Refuse to change what is read-only in place, as arrays of an action of several parts are; and `~` of bools.
+
+        Narrow ints become int64 first, as compilers would let differences of those without a sign wrap around at 2**64.
+        """
         key = getattr(function, "typing_key", function)
         if key in _WRITING and self._is_read_only(args[0]):
             self._refuse(READ_ONLY)
+        if key is operator.invert and isinstance(args[0], self._types.Boolean):
+            self._refuse("calculates ~ of a bool, which is -1 or -2 in Python: write `not`")
+        if getattr(key, "__module__", None) in ("_operator", "builtins"):
+            args = tuple(map(self._widen, args))
         found = self._ask("resolve_function_type", function, args, kws)
         if found and key == "static_getitem":
             return found.replace(return_type=self._part(args[0], found.return_type))
@@ -133,8 +143,7 @@ class Rules:
         if isinstance(field, types.Array):
             self._refuse(OF_ARRAY.format(name=name))
         if isinstance(given, (types.Boolean, types.Number)):
-            kinds = self._as_dtype(field), self._as_dtype(given).kind
-            loss = describe_loss(name, *kinds, f"a number of type {given}")
+            loss = describe_loss(name, self._as_dtype(field), self._as_dtype(given).kind, f"a number of type {given}")
             if loss:
                 self._refuse(loss)
         return self._ask("resolve_setattr", record, name, value)

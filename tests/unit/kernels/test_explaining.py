@@ -96,7 +96,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "return Base().SPEED, False": ("Base, a type", "members of modules and classes"),
     _RARELY + "return Thing().value, False": ("Thing, a type", "members of modules and classes"),
     _RARELY + "return Thing.worth, False": ("Thing.worth", "does not exist"),
-    _RARELY + "return Way.LEFT.value, False": (".value of a number", "plain numbers", "leave it out"),
+    _RARELY + "return Way.LEFT.value, False": (".value of a number", "an IntEnum's", "leave it out"),
     "global COUNT; COUNT += 1": ("assigns to a global", "field of the state"),
     "return FUNCTIONS[action](state.x), False": ("function from a tuple", "`if` and `elif`"),
     "for one in FUNCTIONS: state.x = one(state.x)": ("function from a tuple", "`if` and `elif`"),
@@ -395,8 +395,9 @@ TYPES = {
     "if state.n > 1000: state.is_on = state.n": "declare the field as `is_on: int`, or write `bool(...)`",
     "value = (1.0, 2.0) if state.n > 1000 else 1.0": "gives an expression values of two types",
     "return sum(k * 1.0 for k in range(3)), False": "generator expression, which cannot be compiled: write a loop",
-    "return rng.random(3)[0], False": "one number at a time",
+    "return rng.random(3)[0], False": "arguments that kernels do not have, as size",
     "value = state.x[0] if state.n > 1000 else 1.0": "getitem",
+    "return 1.0, ~(state.x > 1.0)": "calculates ~ of a bool, which is -1 or -2 in Python: write `not`",
     "try: value = 1.0 / state.x\n        except ZeroDivisionError: value = 0.0": "exceptions by type",
 }
 

@@ -35,7 +35,7 @@ def is_move(way: int, still: int = Way.STAY) -> bool:
 class Dealer(Kernel):
     """Deals cards; everything that a choice, a shuffle, an enumeration and a class may be used for."""
 
-    observation_space: ClassVar[Any] = spaces.Box(-50.0, 50.0, (8,), np.float64)
+    observation_space: ClassVar[Any] = spaces.Box(-1e5, 1e5, (13,), np.float64)
     action_space = spaces.Discrete(3)
     max_episode_steps: ClassVar[int | None] = 9
     info_fields: ClassVar[tuple[str, ...]] = ("place", "last")
@@ -46,10 +46,20 @@ class Dealer(Kernel):
         deck: NDArray[np.int16] = array(6, np.int16)
         place: float
         last: Way = FIRST
+        few: NDArray[np.uint8] = array(2, np.uint8)
+        low: np.uint8
+        high: np.uint32
+        weights: NDArray[np.float32] = array(2, np.float32)
 
     class Params:
         gravity: float = 1.0
+        most: float = 5.0
         odds: NDArray[np.float64] = np.array([0.5, 0.5])
+
+    @classmethod
+    def check_params(cls, values: Any) -> None:
+        if np.any(values["gravity"] > values["most"]):
+            raise InvalidArgument(f"gravity={values['gravity']} is above most={values['most']}")
 
     @staticmethod
     def twice(x: float) -> float:
@@ -62,6 +72,9 @@ class Dealer(Kernel):
         rng.shuffle(state.deck)
         state.place = rng.choice((-1.5, 0.0, 1.5), p=Dealer.ODDS)
         state.last = FIRST
+        state.few[0], state.few[1] = 3, 5
+        state.low, state.high = 7, 70_000
+        state.weights[0], state.weights[1] = rng.random(), rng.random()
 
     @staticmethod
     def step(state: Any, action: int, rng: Any, params: Any) -> tuple[float, bool]:
@@ -84,6 +97,14 @@ class Dealer(Kernel):
         out[:6] = state.deck
         out[6] = state.place
         out[7] = state.last
+        # Numbers without a sign are as wide as Python's.
+        out[8] = state.few[0] - state.few[1]
+        out[9] = abs(state.low - state.high) + min(state.low - state.few[1], 0)
+        out[10] = -state.few[0] * 0.5
+        gap = state.low
+        gap -= state.high
+        out[11] = float(gap)
+        out[12] = state.weights[0] * state.weights[1]  # in float32, in plain Python in float64
 
 
 def test_a_kernel_may_use_all_of_it(check_without_indices: Callable[..., int]) -> None:
@@ -106,3 +127,16 @@ def test_nan_is_no_parameter(backend: Any) -> None:
             fleet.set_attr("odds", [0.5, np.nan])
         with pytest.raises(InvalidArgument, match=r"gravity=.*has a NaN"):
             fleet.reset(options={"params": {"gravity": [1.0, np.nan]}})
+
+
+def test_parameters_are_checked_together() -> None:
+    with envfleet.make(Dealer, 3, backend="kernel", most=[5.0, 5.0, 9.0]) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=r"gravity=\[7\.\] is above most=\[5\. 5\. 9\.\]"):
+            fleet.set_attr("gravity", 7.0)
+        last = {"reset_mask": np.array([False, False, True])}
+        fleet.reset(options={**last, "params": {"gravity": 7.0}})
+        assert fleet.get_attr("gravity") == (1.0, 1.0, 7.0)
+        with pytest.raises(InvalidArgument, match=r"gravity=\[7\.\] is above most=\[6\.\]"):
+            fleet.reset(options={**last, "params": {"most": 6.0}})
+        assert fleet.get_attr("most") == (5.0, 5.0, 9.0)

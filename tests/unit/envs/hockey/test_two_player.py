@@ -185,7 +185,7 @@ def test_wrong_settings_are_refused(name: str, value: Any) -> None:
     for kernel in (Hockey, HockeyOne):  # which would look beyond its tables
         for values in (value, [0, 0, value]):
             with pytest.raises(InvalidArgument, match=name):
-                check_params(read_kernel(kernel), 3, {name: values})
+                check_params(read_kernel(kernel), 3, {name: values}, {})
 
 
 def test_wrong_calls_are_refused() -> None:
