@@ -11,6 +11,11 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from envfleet.errors import InvalidArgument
 
+OF_AGENTS = frozenset({"reward", "terminated", "truncated", "is_active"})
+"""What infos have of every agent besides its own."""
+SCRIPTED = frozenset({"player_one", "player_two"})
+"""Attributes of games that have players inside them."""
+
 
 class ParallelGame(gym.Env[Any, Any]):
     """A PettingZoo `ParallelEnv` as a `gymnasium.Env`: what its agents see and do lies along a first axis.
@@ -42,7 +47,7 @@ class ParallelGame(gym.Env[Any, Any]):
                 f"{make_env!r} makes no PettingZoo ParallelEnv: pass a callable that does, as a game's parallel_env; "
                 "pettingzoo.utils.aec_to_parallel makes one of a turn-based game in which all may act at once"
             )
-        self._game = game
+        self._game, self._inner = game, getattr(game, "unwrapped", game)  # without PettingZoo's wrappers, if it has any
         self.agent_names: tuple[str, ...] = tuple(game.possible_agents)
         self.agent_observation_space = self._shared_space("observation_space", game.observation_space)
         self.agent_action_space = self._shared_space("action_space", game.action_space)
@@ -106,6 +111,22 @@ class ParallelGame(gym.Env[Any, Any]):
     def _inform(self, infos: dict[str, dict[str, Any]]) -> dict[str, Any]:
         return {f"{agent}.{name}": value for agent, own in infos.items() for name, value in own.items()}
 
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Return whether this, or the game, has such an attribute."""
+        return hasattr(self, name) or hasattr(self._inner, name)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Return an attribute of this or, if it has none of that name, of the game."""
+        return getattr(self if hasattr(self, name) else self._inner, name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute, of the game if that has it."""
+        is_games = not hasattr(self, name) and hasattr(self._inner, name)
+        if not is_games:
+            return super().set_wrapper_attr(name, value, force=force)
+        setattr(self._inner, name, value)
+        return True
+
     def render(self) -> Any:
         """Render the game."""
         return self._game.render()
@@ -120,6 +141,10 @@ class DuelGame(ParallelGame):
 
     The reward is the first agent's. Infos have the second one's as `reward_two`, and `winner`, which is 0 until the
     game is over, then 1 if the first agent's return is the greater one, -1 if the second one's is, 0 if they are equal.
+    They have the first agent's own infos, too, and the second one's with `_two` behind their names.
+
+    The options `player_one` and `player_two` of a reset are set as attributes of the game: numbers of the scripts that
+    play inside it.
 
     Args:
         make_env: Makes the `ParallelEnv`.
@@ -139,9 +164,11 @@ class DuelGame(ParallelGame):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a game; both arguments are the game's."""
-        observations, _ = super().reset(seed=seed, options=options)
+        for name in SCRIPTED & {*(options or {})}:
+            self.set_wrapper_attr(name, (options or {})[name])
+        observations, info = super().reset(seed=seed, options=options)
         self._lead = 0.0
-        return observations, {"reward_two": 0.0, "winner": 0}
+        return observations, {**self._own(info), "reward_two": 0.0, "winner": 0}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step both agents; returns as of every environment, with the first agent's reward."""
@@ -149,4 +176,14 @@ class DuelGame(ParallelGame):
         one, two = (info[f"{agent}.reward"] for agent in self.agent_names)
         self._lead += one - two
         winner = int(np.sign(self._lead)) if terminated or truncated else 0
-        return observations, one, terminated, truncated, {"reward_two": two, "winner": winner}
+        return observations, one, terminated, truncated, {**self._own(info), "reward_two": two, "winner": winner}
+
+    def _own(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the infos that the agents have from the game itself."""
+        names = [(f"{agent}.", suffix) for agent, suffix in zip(self.agent_names, ("", "_two"), strict=True)]
+        return {
+            key.removeprefix(start) + suffix: value
+            for key, value in info.items()
+            for start, suffix in names
+            if key.startswith(start) and key.removeprefix(start) not in OF_AGENTS
+        }

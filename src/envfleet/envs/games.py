@@ -12,8 +12,9 @@ import gymnasium as gym
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from envfleet.adapters.pettingzoo_game import DuelGame
+from envfleet.adapters.pettingzoo_game import SCRIPTED, DuelGame
 from envfleet.errors import EnvfleetError, InvalidArgument
+from envfleet.options import advise
 from envfleet.registry import GAMES, resolve
 from envfleet.sources import find_callable, is_kernel_class
 
@@ -26,8 +27,8 @@ class Game:
 
     Sub-environments observe `(2, …)` and take actions `(2, …)`, a row per player, each from the player's own view. The
     reward is player one's; infos have player two's as `reward_two` and, on the last step, `winner`: 1 if player one
-    won, -1 if player two did, 0 for a draw. A game that knows more about itself is a subclass, named in
-    `registry.GAMES`.
+    won, -1 if player two did, 0 for a draw. A game that knows more about itself is a subclass, which configurations
+    and commands name as `"module:Class"`; those that come with envfleet have names in `registry.GAMES`.
 
     Args:
         name: To show.
@@ -60,7 +61,13 @@ class Game:
     def __init__(self, name: str, make_env: Any) -> None:
         self.name, self._make_env = name, make_env
         duel = DuelGame(make_env)
+        missing = sorted(name for name in SCRIPTED if self.scripts and not duel.has_wrapper_attr(name))
         duel.close()
+        if missing:
+            raise InvalidArgument(
+                f"{name} has scripts, but its environment has no {' and '.join(missing)}: let its attributes of these "
+                "names say which script plays, 0 for the player outside, and its step look at them"
+            )
         self.seats = (duel.agent_names[0], duel.agent_names[1])
         self.observation_space, self.action_space = duel.agent_observation_space, duel.agent_action_space
 
@@ -118,7 +125,7 @@ class Game:
             scripts: Of player one and two: numbers as in `scripts`, 0 for a player outside.
             starter: The player who has the first move, 1 or 2.
         """
-        return None
+        return {"player_one": scripts[0], "player_two": scripts[1]} if self.scripts else None
 
     def usual_seat(self, mode: str) -> str:
         """Return where a player sits unless told otherwise: a seat, or `"both"` in turns."""
@@ -164,12 +171,12 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
     A callable that is neither a Gymnasium class nor a kernel is called to see what it makes.
 
     Args:
-        source: A name in `registry.GAMES`, a Gymnasium id, or `"module:callable"`.
+        source: A name in `registry.GAMES`, a Gymnasium id, `"module:callable"`, or `"module:Class"` of a `Game`.
         kwargs: Of the callable.
 
     Raises:
-        InvalidArgument: The module cannot be imported, the callable raises or returns no environment, or its game is
-            not for two.
+        InvalidArgument: The module cannot be imported, the callable raises, does not take these arguments or returns no
+            environment, or its game is not for two.
         EnvfleetError: The callable raised this one.
     """
     if source in GAMES:
@@ -182,12 +189,20 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
         inspect.signature(bound).bind()
     except TypeError:  # it takes a seed, as makers of Gymnasium environments may
         return None
+    except ValueError as error:
+        taken = inspect.signature(make_env).parameters
+        wrong = next(name for name in kwargs or {} if name not in taken)
+        raise InvalidArgument(
+            f"{source!r} takes no argument {wrong!r}, it takes {', '.join(taken) or 'none'}: {advise(wrong, taken)}"
+        ) from error
     try:
         probe: Any = bound()
     except EnvfleetError:  # it keeps its type and code
         raise
     except Exception as error:
         raise InvalidArgument(f"{source!r} raised {type(error).__name__}: {error}: fix it, or its kwargs") from error
+    if isinstance(probe, Game):
+        return probe
     if not hasattr(probe, "close"):
         raise InvalidArgument(
             f"{source!r} returned {probe!r}, expected a gymnasium.Env or a PettingZoo ParallelEnv: return one"

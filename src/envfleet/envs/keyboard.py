@@ -89,13 +89,12 @@ class Keyboard:
     """
 
     def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
-        find = getattr(env.unwrapped, "get_keys_to_action", None)
-        if find is None:
+        if not env.has_wrapper_attr("get_keys_to_action"):
             raise InvalidArgument(
                 f"{name} does not say which keys mean what: give its environment a method get_keys_to_action() "
                 "that returns a dict from keys to actions"
             )
-        self._actions = {_codes(key): action for key, action in find().items()}
+        self._actions = {_codes(key): action for key, action in env.get_wrapper_attr("get_keys_to_action")().items()}
         self._known = frozenset[int]().union(*self._actions)
         if frozenset() not in self._actions:
             raise InvalidArgument(f"get_keys_to_action() of {name} has no action for (), which is no key: add it")

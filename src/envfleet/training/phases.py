@@ -101,11 +101,17 @@ class _Agent(_Entry):
 class NamedOpponent(_Entry):
     """A scripted player of the game, one that acts at random or not at all, or one of your own."""
 
-    type: str = Field(pattern=f"^({'|'.join(SCRIPTED)})$|.:.")
+    type: str = Field(pattern=f"^({'|'.join(SCRIPTED)}|{SCRIPT}.+)$|.:.")
     """A scripted player, "random", "none", where the other side stands still, or a class of your own, such as
     "my_package:MyOpponent"."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of a class of your own."""
+
+    @property
+    def label(self) -> str:
+        """Return what records call it: the type, and the arguments of a class."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
+        return f"{self.type}({arguments})" if arguments else self.type
 
     @property
     def is_class(self) -> bool:
@@ -148,7 +154,7 @@ class MixedOpponent(_Entry):
 def _kind_of(opponent: Any) -> Any:
     """Return the tag of an opponent: its type, or that of all named ones."""
     kind = opponent.get("type") if isinstance(opponent, dict) else getattr(opponent, "type", None)
-    return TAGS[0] if kind in SCRIPTED or (isinstance(kind, str) and ":" in kind) else kind
+    return TAGS[0] if isinstance(kind, str) and (kind in SCRIPTED or kind.startswith(SCRIPT) or ":" in kind) else kind
 
 
 Single = NamedOpponent | SelfPlayOpponent | SnapshotOpponent
@@ -400,7 +406,10 @@ class Phase(Section):
             for key in ("opponent", "reward_shaping", "reward_bonus", "promote_at"):
                 value = getattr(self, key)
                 if value is not None and getattr(value, "type", None) != NOBODY:
-                    raise ValueError(f"has {key}, which only games for two have, but plays {name!r}: leave it out")
+                    raise ValueError(
+                        f"has {key}, which only games for two have, but plays {name!r}: leave it out, or name a game "
+                        "of your own as 'module:callable'"
+                    )
             return
         if not opponents:
             raise ValueError(
@@ -428,15 +437,13 @@ class Curriculum(Section):
         first = self.phases[0].environment
         for phase in self.phases[1:]:
             place = phase.environment
-            theirs, ours = place.settings["keep_mode"], first.settings["keep_mode"]
-            if (place.id, theirs) != (first.id, ours):
+            if (place.id, place.keep_mode) != (first.id, first.keep_mode):
                 raise ValueError(
-                    f"phase {phase.name!r} plays {place.id!r} with keep_mode={theirs}, phase {self.phases[0].name!r} "
-                    f"{first.id!r} with keep_mode={ours}, expected the same in all: one agent cannot have several "
-                    "forms of observations and actions; train in several runs"
+                    f"plays {first.id!r}, and in phase {phase.name!r} {place.id!r}, expected one place and keep_mode "
+                    "in all: one agent cannot have several forms of observations and actions; train in several runs"
                 )
         names = [phase.name for phase in self.phases]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"several phases are called {twice[0]!r}: give each a name of its own")
+            raise ValueError(f"has several phases that are called {twice[0]!r}: give each a name of its own")
         return self

@@ -15,8 +15,10 @@ import polars as pl
 import pygame
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from tests.unit.training.duel import Duel, Rocks
 from typer.testing import CliRunner, Result
 
+import envfleet
 from envfleet.agents import PPO
 from envfleet.cli.app import app
 from envfleet.envs.games import find_game
@@ -25,6 +27,7 @@ from envfleet.training import resume, train
 from envfleet.training.evaluation import evaluate
 from envfleet.training.games import Rink
 
+ROCKS = "tests.unit.training.duel:Rocks"
 TUTORIALS = Path(__file__).resolve().parents[3] / "docs" / "tutorials"
 SLEEPY = {"type": "fetch:Sleepy", "kwargs": {"sleep": 0.8}}
 OPPONENTS = [{"type": "self_play"}, SLEEPY, {"type": "random"}, {"type": "snapshots"}, {"type": "none"}]
@@ -115,8 +118,9 @@ def test_what_nobody_would_see_is_not_played(player: str, tmp_path: Path, monkey
 def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -> None:
     run = trained(fetch(shaping="fetch:nearer"), tmp_path)
     episodes = pl.read_csv(run / "episodes.csv")
-    assert {"self", "fetch:Sleepy", "random"} <= set(episodes["opponent"])
-    assert set(pl.read_csv(run / "evaluations.csv")["opponent"]) >= {"random", "fetch:Sleepy", "pool", "learner"}
+    assert {"self", "fetch:Sleepy(sleep=0.8)", "random"} <= set(episodes["opponent"])
+    examined = set(pl.read_csv(run / "evaluations.csv")["opponent"])
+    assert examined >= {"random", "fetch:Sleepy(sleep=0.8)", "pool", "learner"}
 
     figures = tmp_path / "figures.json"
     shown = invoke("evaluate", run, "--opponent", "fetch:Sleepy", "--games", 12, "--json", figures).output
@@ -132,6 +136,54 @@ def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -
 
     assert "random" in invoke("tournament", run, "--games", 4).output
     assert (run / "tournament.png").exists()
+
+
+def test_a_game_that_knows_more_is_named_by_its_class(tmp_path: Path) -> None:
+    run = trained(config_of({"id": ROCKS}, opponent={"type": "basic_rock"}), tmp_path)
+    assert set(pl.read_csv(run / "episodes.csv")["opponent"]) == {"basic_rock"}
+    figures = tmp_path / "figures.json"
+    invoke(
+        "evaluate",
+        "random",
+        "--env",
+        ROCKS,
+        "--opponent",
+        "rock",
+        "--games",
+        300,
+        "--json",
+        figures,
+    )
+    score = json.loads(figures.read_text())["score"]
+    assert all(70 < count < 130 for count in score.values()), score
+    assert "rock" in invoke("tournament", run, "--games", 4).output
+
+
+def test_scripts_inside_a_game_reach_it_and_its_infos_come_out() -> None:
+    with envfleet.make(Rocks().source(), 3, autoreset_mode="DISABLED") as fleet:
+        fleet.reset(seed=0, options={"player_one": 0, "player_two": 1})
+        assert fleet.get_attr("player_two") == (1, 1, 1)
+        fleet.set_attr("player_two", [0, 1, 1])
+        _, rewards, *_, infos = fleet.step(np.array([[1, 2], [1, 2], [2, 2]]))
+    assert rewards.tolist() == [-1.0, 1.0, -1.0]
+    assert infos["choice"].tolist() == [1, 1, 2]
+    assert infos["choice_two"].tolist() == [-1, -1, -1]
+    with pytest.raises(InvalidArgument, match="rocks has scripts, but its environment has no player_one and player_tw"):
+        Rocks(Duel)
+
+
+def test_a_person_plays_a_game_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.envs.keyboard.pressed_keys", lambda keys: [pygame.K_p])
+    game = find_game("tests.unit.training.duel:Scripted")
+    assert game is not None
+    assert game.person(game.open("", {}), 0).act(None) == 1
+
+
+def test_arguments_that_a_game_does_not_take_are_named() -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"'fetch:Fetch' takes no argument 'sise', it takes .*did you mean size\?"
+    ):
+        find_game("fetch:Fetch", {"sise": 3})
 
 
 def nothing() -> None:

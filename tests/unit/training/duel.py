@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from envfleet.envs.games import Game
+
 
 class Duel:
     """A parallel game for two, as PettingZoo has them."""
@@ -43,3 +45,26 @@ class Broken(Duel):
 
     def step(self, actions: dict[str, Any]) -> Any:
         raise RuntimeError("broken")
+
+
+class Scripted(Duel):
+    """A duel in which the second player can be one that always plays rock."""
+
+    player_one = player_two = 0
+
+    def get_keys_to_action(self) -> dict[Any, int]:
+        return {(): 0, "p": 1}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        first = actions["one"]
+        found = super().step({"one": first, "two": 0} if self.player_two else actions)
+        return (*found[:-1], {"one": {"choice": int(first)}, "two": {"choice": -1}})
+
+
+class Rocks(Game):
+    """The game of it, with that player."""
+
+    scripts = {"rock": 1}  # noqa: RUF012  # as in `Game`
+
+    def __init__(self, env: Any = Scripted) -> None:
+        super().__init__("rocks", env)

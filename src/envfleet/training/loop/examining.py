@@ -119,14 +119,12 @@ def rate_learner(
 
 def _panel(config: RunConfig, game: Game, seed: int) -> dict[str, Player]:
     """Return the opponents by their types in configurations, the strongest scripted one first."""
-    scripted = [*game.scripts][::-1] or [RANDOM]
-    if not config.training.eval_weak_opponent:
-        del scripted[1:]
+    scripted = ([*game.scripts][::-1] or [RANDOM])[: None if config.training.eval_weak_opponent else 1]
     panel: dict[str, Player] = {type_of(name, game): name for name in scripted}
     for phase in config.curriculum.phases:
         for one, _ in shares_of(phase.opponent):
             if isinstance(one, NamedOpponent) and ":" in one.type:
-                panel[one.type] = OwnPlayer(one.type, game, seed, **one.kwargs)
+                panel[one.label] = OwnPlayer(one.type, game, seed, **one.kwargs)
     return panel
 
 

@@ -275,7 +275,7 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, g
         if not one.is_class:
             return Entry(name=one.type, script=game.scripts.get(one.type.removeprefix(SCRIPT), 0), weight=share)
         make = functools.partial(OwnPlayer, one.type, game, **one.kwargs)
-        return Entry(name=one.type, make=make, weight=share, is_deterministic=False)
+        return Entry(name=one.label, make=make, weight=share, is_deterministic=False)
     place = _place_of(one)
     if isinstance(one, SelfPlayOpponent) and place is None:
         return myself(learner, share, explores=one.is_learner)

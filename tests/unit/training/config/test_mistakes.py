@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "two environments": (
         lambda: changed(*GAMES, "environment", {"keep_mode": False}),
-        r"curriculum phase 'games' plays 'hockey' with keep_mode=False, phase 'shooting' .* expected the same in all",
+        r"curriculum plays 'hockey', and in phase 'games' 'hockey', expected one place and keep_mode in all",
     ),
     "numbered actions": (
         lambda: one_player("Pendulum-v1"),
@@ -108,7 +108,15 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "one name twice": (
         lambda: changed(*GAMES, "name", "shooting"),
-        r"curriculum several phases are called 'shooting'",
+        r"curriculum has several phases that are called 'shooting'",
+    ),
+    "a number for a list": (
+        lambda: with_agent("SAC", hidden=64),
+        r"agent.hyperparameters.hidden is 64: expected a valid list$",
+    ),
+    "a number for an object": (
+        lambda: changed(*GAMES, "promote_at", 0.7),
+        r"curriculum.phases\[1\].promote_at is 0.7: expected a valid object$",
     ),
     "misspelt key": (
         lambda: changed("training", "update_per_step", 1),
