@@ -113,7 +113,7 @@ OPTIONS = ("num_envs", *(field.name for field in dataclasses.fields(Options)))
 WHOLE_DICTS = frozenset({"kwargs", "env_kwargs", "env_options"})
 """Keywords by which other libraries take the arguments of environments."""
 
-_ELSEWHERE = {"num_threads": "workers"}  # as EnvPool calls it
+_ELSEWHERE = {"num_threads": "workers", "vectorization_mode": "backend"}  # as EnvPool and Gymnasium call them
 
 
 def advise(name: str, known: Iterable[str]) -> str:
@@ -128,5 +128,7 @@ def advise(name: str, known: Iterable[str]) -> str:
         return f"did you mean {_ELSEWHERE[name]}?"
     if name in WHOLE_DICTS:
         return "write each of its entries as a keyword of make() itself"
+    if name == "wrappers":
+        return "pass a callable that makes the environment and wraps it, as lambda: Wrapper(make_one())"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [one for one in known if one in name]
     return f"did you mean {near[0]}?" if near else "check the spelling, or leave it out"

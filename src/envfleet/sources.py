@@ -266,8 +266,9 @@ def _explain_keywords(function: Any, kwargs: Mapping[str, Any]) -> str:
     """Return what to say of keywords beside a callable."""
     name, called = min(kwargs), getattr(function, "__name__", "")
     written = (f"**{value!r}" if key in WHOLE_DICTS else f"{key}={value!r}" for key, value in kwargs.items())
-    remedy = f"pass functools.partial({', '.join((called if called.isidentifier() else 'env', *written))})"
     advice = advise(name, OPTIONS)
+    partial = f"pass functools.partial({', '.join((called if called.isidentifier() else 'env', *written))})"
+    remedy = advice if name == "wrappers" else partial
     return (
         f"unknown option {name}={kwargs[name]!r} of make(), which takes arguments of ids and kernels only: "
         f"{f'{advice} Otherwise {remedy}' if advice.endswith('?') else remedy}"

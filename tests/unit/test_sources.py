@@ -104,6 +104,16 @@ def test_a_misspelt_number_is_named() -> None:
     ("source", "keywords", "advice"),
     [
         (CountingEnv, {"size": 3, "vary": True}, "pass functools.partial(CountingEnv, size=3, vary=True)"),
+        (
+            CountingEnv,
+            {"wrappers": []},
+            "pass a callable that makes the environment and wraps it, as lambda: Wrapper(make_one())",
+        ),
+        (
+            CountingEnv,
+            {"vectorization_mode": "async"},
+            "did you mean backend? Otherwise pass functools.partial(CountingEnv, vectorization_mode='async')",
+        ),
         ([CountingEnv] * 2, {"size": 3}, "pass functools.partial(CountingEnv, size=3)"),
         ("envfleet.testing.envs:CountingEnv", {"size": 3}, "pass functools.partial(CountingEnv, size=3)"),
         (lambda size=3: CountingEnv(size), {"size": 4}, "pass functools.partial(env, size=4)"),

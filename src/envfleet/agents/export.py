@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from envfleet.agents.agent import Agent
-from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.files import replacing
 
@@ -42,7 +41,8 @@ def export_policy(agent: Agent[Any], path: str | Path) -> None:
     """Write the policy of an agent, without exploration, to a file that needs no envfleet to run.
 
     Inputs are the arrays of a batch of observations in their own dtypes, `(N, …)`: one named `observation`, or one for
-    each part of a Dict or Tuple space, named by its path, such as `camera.image`. The output, `action`, is `(N, …)`.
+    each part of a Dict or Tuple space, in ONNX files named by its path, such as `camera.image`; in TorchScript's they
+    have no names, and are in the order of the space. The output, `action`, is `(N, …)`.
 
     Args:
         agent: Whose policy.
@@ -55,7 +55,9 @@ def export_policy(agent: Agent[Any], path: str | Path) -> None:
     path = Path(path)
     if path.suffix not in {".pt", ".onnx"}:
         raise InvalidArgument(f"path={str(path)!r}, expected a name that ends in .pt or .onnx: change it")
-    policy, examples = ExportedPolicy(agent), _examples(agent.packing)
+    policy, parts = ExportedPolicy(agent), agent.packing.parts
+    first = [np.full((2, *part.shape), getattr(part.space, "start", 0), part.space.dtype) for part in parts]
+    examples = tuple(map(torch.from_numpy, first))  # a batch of 2; files take batches of any size
     with warnings.catch_warnings(), torch.no_grad(), replacing(path) as unfinished:
         # Both are said to have successors: torch.export, whose files only PyTorch reads, and an exporter on top of it,
         # which needs onnxscript besides.
@@ -70,18 +72,8 @@ def _write_onnx(policy: ExportedPolicy, examples: tuple[Tensor, ...], path: Path
     try:
         import onnx  # noqa: F401  # so that what is missing is said before torch fails
     except ImportError as error:
-        raise MissingDependency(
-            "ONNX files need onnx, which is not installed: pip install 'envfleet[export]'"
-        ) from error
+        raise MissingDependency("ONNX files need onnx, not installed here: pip install 'envfleet[export]'") from error
     names = [part.name for part in policy._packing.parts]  # noqa: SLF001  # of the class above
     options: Any = {"input_names": names, "output_names": ["action"], "dynamo": False}
     axes = {name: {0: "N"} for name in [*names, "action"]}
     torch.onnx.export(policy, examples, str(path), dynamic_axes=axes, **options)
-
-
-def _examples(packing: Packing) -> tuple[Tensor, ...]:
-    """Return a batch of 2 observations; files take batches of any size."""
-    return tuple(
-        torch.from_numpy(np.full((2, *part.shape), getattr(part.space, "start", 0), part.space.dtype))
-        for part in packing.parts
-    )

@@ -334,8 +334,7 @@ def agent_config(config: RunConfig) -> Any:
 
 def _hyperparameter(problem: Mapping[str, Any]) -> str:
     place = "".join(f".{part} is {problem['input']!r}" for part in problem["loc"][:1])
-    reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"agent.hyperparameters{place}: {reason}"
+    return f"agent.hyperparameters{place}: {_plain(problem['msg'])}"
 
 
 def _values(config: RunConfig, accepted: list[str]) -> dict[str, Any]:
@@ -418,8 +417,14 @@ def _line(problem: ErrorDetails) -> str:
         return f"{_path([*keys, 'type'])} is {found}, expected one of {kinds}, {own}"
     if kind == "value_error":
         return f"{_path(keys) or 'it'} {context['error']}"
-    text = problem["msg"].replace("Input should be", "expected")
-    return f"{_path(keys)} is {given}: {text.replace('dictionary or object to extract fields from', 'object')}"
+    return f"{_path(keys)} is {given}: {_plain(problem['msg'])}"
+
+
+def _plain(text: str) -> str:
+    """Say what pydantic says in the words of JSON."""
+    text = re.sub(r"(Input|List|String) should (be|have|match)", "expected", text.removeprefix("Value error, "))
+    text = re.sub(r" or (object to|instance of) .*| after validation.*", "", text).replace("tuple", "list")
+    return text.replace("dictionary", "object").replace("pattern '.:.'", "'module:name'")
 
 
 def _path(keys: Sequence[int | str]) -> str:

@@ -157,10 +157,11 @@ def make_agent(
         device=_device("device", options.device),
     )
     if path is not None and takes_weights:
+        old = load_agent(path, num_envs=1)
         try:
-            agent.set_weights(load_agent(path, num_envs=1).weights())
+            agent.set_weights(old.weights())
         except InvalidArgument as error:
-            raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but {error}") from error
+            raise InvalidArgument(f"agent.checkpoint_path is {path!r}, a {type(old).__name__}, but {error}") from error
     return agent
 
 

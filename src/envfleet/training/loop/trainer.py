@@ -157,7 +157,7 @@ class Trainer:
     def _check(self, step: ArenaStep) -> None:
         """Check that rewards and observations are finite, before anything is learned from them."""
         made, num_envs = step.transitions, self._arena.num_envs
-        _check_finite(made.rewards, "the shaped reward", made.env_indices % num_envs, TrainingDiverged)
+        _check_finite(made.rewards, "the reward", made.env_indices % num_envs, TrainingDiverged)
         self._check_observations(made.next_observations, made.env_indices)
         if step.results is not None:  # else those are the same
             self._check_observations(step.observations, self._arena.seats)

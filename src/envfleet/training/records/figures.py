@@ -15,6 +15,7 @@ from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.files import replacing
 from envfleet.training.evaluation import Tournament, anchors_among
 from envfleet.training.events import LEARNER
+from envfleet.training.phases import NOBODY
 from envfleet.training.records.tables import RunHistory, read_history
 
 if TYPE_CHECKING:
@@ -160,12 +161,12 @@ def draw_win_rates(histories: Histories) -> Figure | None:
 
 
 def draw_evaluations(histories: Histories) -> Figure | None:
-    """Draw win rates of evaluations with their 95 % intervals, a panel per opponent, and ratings of the learner."""
+    """Draw evaluations with their 95 % intervals: mean returns, or win rates by opponent and the learner's rating."""
     evaluations = pl.concat([history.evaluations for history in histories])
     opponents = sorted(evaluations.filter(figure="win_rate")["opponent"].unique().to_list())
-    panels: dict[str, Draw] = {
-        f"Games won against {name}": functools.partial(_draw_win_rate, name) for name in opponents
-    }
+    panels: dict[str, Draw] = {f"Games won against {one}": functools.partial(_draw_score, one) for one in opponents}
+    if "mean_return" in evaluations["figure"]:
+        panels["Return without exploration"] = functools.partial(_draw_score, NOBODY, figure="mean_return")
     if LEARNER in evaluations["opponent"]:
         panels["Rating"] = functools.partial(_draw_rating, anchors_among(opponents))
     return _draw(histories, panels)
@@ -214,12 +215,13 @@ def _draw_games(panel: Axes, history: RunHistory, colour: str) -> None:
     panel.set_ylim(0, 1)
 
 
-def _draw_win_rate(opponent: str, panel: Axes, history: RunHistory, colour: str) -> None:
-    table = _evaluations(history, opponent, "win_rate", "win_rate_low", "win_rate_high")
-    rate = table["win_rate"]
-    reach = [(rate - table["win_rate_low"]).to_list(), (table["win_rate_high"] - rate).to_list()]
-    _plot_sure(panel, table["transitions"], rate, reach, color=colour, label=history.name)
-    panel.set_ylim(0, 1.02)
+def _draw_score(opponent: str, panel: Axes, history: RunHistory, colour: str, figure: str = "win_rate") -> None:
+    table = _evaluations(history, opponent, figure, f"{figure}_low", f"{figure}_high")
+    score = table[figure]
+    reach = [(score - table[f"{figure}_low"]).to_list(), (table[f"{figure}_high"] - score).to_list()]
+    _plot_sure(panel, table["transitions"], score, reach, color=colour, label=history.name)
+    if figure == "win_rate":
+        panel.set_ylim(0, 1.02)
 
 
 def _draw_rating(anchors: Mapping[str, float], panel: Axes, history: RunHistory, colour: str) -> None:
