@@ -117,14 +117,15 @@ class Rules:
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
         """Refuse to change what is read-only in place, as arrays of an action of several parts are; and `~` of bools.
 
-        Narrow ints become int64 first, as compilers would let differences of those without a sign wrap around at 2**64.
+        Narrow ints become int64 first, as compilers would let differences of those without a sign wrap around at 2**64;
+        not beside a uint64, with which a compiler would make a float of them.
         """
         key = getattr(function, "typing_key", function)
         if key in _WRITING and self._is_read_only(args[0]):
             self._refuse(READ_ONLY)
         if key is operator.invert and isinstance(args[0], self._types.Boolean):
             self._refuse("calculates ~ of a bool, which is -1 or -2 in Python: write `not`")
-        if getattr(key, "__module__", None) in ("_operator", "builtins"):
+        if getattr(key, "__module__", None) in ("_operator", "builtins") and self._types.uint64 not in args:
             args = tuple(map(self._widen, args))
         found = self._ask("resolve_function_type", function, args, kws)
         if found and key == "static_getitem":

@@ -101,7 +101,7 @@ class _Agent(_Entry):
 class NamedOpponent(_Entry):
     """A scripted player of the game, one that acts at random or not at all, or one of your own."""
 
-    type: str = Field(pattern=f"^({'|'.join(SCRIPTED)}|{SCRIPT}.+)$|.:.")
+    type: str = Field(pattern=f"^({NOBODY}|{RANDOM}|{SCRIPT}.+)$|.:.")
     """A scripted player, "random", "none", where the other side stands still, or a class of your own, such as
     "my_package:MyOpponent"."""
     kwargs: dict[str, Any] = Field(default_factory=dict)

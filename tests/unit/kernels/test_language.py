@@ -35,7 +35,7 @@ def is_move(way: int, still: int = Way.STAY) -> bool:
 class Dealer(Kernel):
     """Deals cards; everything that a choice, a shuffle, an enumeration and a class may be used for."""
 
-    observation_space: ClassVar[Any] = spaces.Box(-1e5, 1e5, (13,), np.float64)
+    observation_space: ClassVar[Any] = spaces.Box(-1e5, 1e5, (14,), np.float64)
     action_space = spaces.Discrete(3)
     max_episode_steps: ClassVar[int | None] = 9
     info_fields: ClassVar[tuple[str, ...]] = ("place", "last")
@@ -104,6 +104,7 @@ class Dealer(Kernel):
         gap = state.low
         gap -= state.high
         out[11] = float(gap)
+        out[13] = (np.uint64(2**63 + 8) ^ state.few[1]) - np.uint64(2**63)
         out[12] = state.weights[0] * state.weights[1]  # in float32, in plain Python in float64
 
 
