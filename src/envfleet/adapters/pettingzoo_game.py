@@ -11,8 +11,6 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from envfleet.errors import InvalidArgument
 
-OF_AGENTS = frozenset({"reward", "terminated", "truncated", "is_active"})
-"""What infos have of every agent besides its own."""
 SCRIPTED = frozenset({"player_one", "player_two"})
 """Attributes of games that have players inside them."""
 
@@ -109,6 +107,7 @@ class ParallelGame(gym.Env[Any, Any]):
         return create_empty_array(self.agent_observation_space, n=len(self.agent_names), fn=np.zeros)
 
     def _inform(self, infos: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        self._told = infos
         return {f"{agent}.{name}": value for agent, own in infos.items() for name, value in own.items()}
 
     def has_wrapper_attr(self, name: str) -> bool:
@@ -121,11 +120,8 @@ class ParallelGame(gym.Env[Any, Any]):
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set an attribute, of the game if that has it."""
-        is_games = not hasattr(self, name) and hasattr(self._inner, name)
-        if not is_games:
-            return super().set_wrapper_attr(name, value, force=force)
-        setattr(self._inner, name, value)
-        return True
+        owner: Any = self if hasattr(self, name) or not hasattr(self._inner, name) else self._inner
+        return gym.Env.set_wrapper_attr(owner, name, value, force=force)
 
     def render(self) -> Any:
         """Render the game."""
@@ -166,9 +162,9 @@ class DuelGame(ParallelGame):
         """Begin a game; both arguments are the game's."""
         for name in SCRIPTED & {*(options or {})}:
             self.set_wrapper_attr(name, (options or {})[name])
-        observations, info = super().reset(seed=seed, options=options)
+        observations, _ = super().reset(seed=seed, options=options)
         self._lead = 0.0
-        return observations, {**self._own(info), "reward_two": 0.0, "winner": 0}
+        return observations, {**self._own(), "reward_two": 0.0, "winner": 0}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step both agents; returns as of every environment, with the first agent's reward."""
@@ -176,14 +172,9 @@ class DuelGame(ParallelGame):
         one, two = (info[f"{agent}.reward"] for agent in self.agent_names)
         self._lead += one - two
         winner = int(np.sign(self._lead)) if terminated or truncated else 0
-        return observations, one, terminated, truncated, {**self._own(info), "reward_two": two, "winner": winner}
+        return observations, one, terminated, truncated, {**self._own(), "reward_two": two, "winner": winner}
 
-    def _own(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _own(self) -> dict[str, Any]:
         """Return the infos that the agents have from the game itself."""
-        names = [(f"{agent}.", suffix) for agent, suffix in zip(self.agent_names, ("", "_two"), strict=True)]
-        return {
-            key.removeprefix(start) + suffix: value
-            for key, value in info.items()
-            for start, suffix in names
-            if key.startswith(start) and key.removeprefix(start) not in OF_AGENTS
-        }
+        agents = zip(self.agent_names, ("", "_two"), strict=True)
+        return {name + suffix: value for agent, suffix in agents for name, value in self._told.get(agent, {}).items()}
