@@ -12,7 +12,7 @@ import gymnasium as gym
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from envfleet.adapters.pettingzoo_game import SCRIPTED, DuelGame
+from envfleet.adapters.pettingzoo_game import SEATED_SCRIPTS, DuelGame
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.options import advise
 from envfleet.registry import GAMES, resolve
@@ -61,7 +61,7 @@ class Game:
     def __init__(self, name: str, make_env: Any) -> None:
         self.name, self._make_env = name, make_env
         duel = DuelGame(make_env)
-        missing = sorted(name for name in SCRIPTED if self.scripts and not duel.has_wrapper_attr(name))
+        missing = sorted(name for name in SEATED_SCRIPTS if self.scripts and not duel.has_wrapper_attr(name))
         duel.close()
         if missing:
             raise InvalidArgument(
@@ -191,7 +191,7 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
         return None
     except ValueError as error:
         taken = inspect.signature(make_env).parameters
-        wrong = next(name for name in kwargs or {} if name not in taken)
+        wrong = ", ".join(name for name in kwargs or {} if name not in taken)
         raise InvalidArgument(
             f"{source!r} takes no argument {wrong!r}, it takes {', '.join(taken) or 'none'}: {advise(wrong, taken)}"
         ) from error

@@ -226,7 +226,7 @@ class KernelEngine(seam.Engine):
         count = self._num_envs if rows is None else len(rows)
         if not isinstance(states, BatchState) or states.num_rows != count:
             found = f"{states.num_rows} sub-environments" if isinstance(states, BatchState) else type(states).__name__
-            raise InvalidArgument(f"set_state needs a state of {count} rows, as get_state()[[0, 0]] has 2, got {found}")
+            raise InvalidArgument(f"set_state needs a state of {count} rows, got {found}: index one, as state[[0, 0]]")
         self._batch.load(states, rows)
         if self._seeds is None:
             self._seeds = np.zeros(self._num_envs, np.uint64)
@@ -258,10 +258,10 @@ class KernelEngine(seam.Engine):
 
     def state_after(self, error: BaseException) -> Lifecycle | None:
         """Return the state of the fleet after a request that raised `error`."""
-        state = Lifecycle.TORN if isinstance(error, KernelIndexError) else super().state_after(error)
+        state = super().state_after(error)
         if state is Lifecycle.TORN and isinstance(error, Exception):
             error.add_note("Some rows have stepped, others not. The same steps with backend='serial' name the row.")
-        return state
+        return Lifecycle.TORN if isinstance(error, KernelIndexError) else state
 
     def describe(self) -> str:
         """Return where the sub-environments are."""

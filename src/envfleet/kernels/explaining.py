@@ -23,14 +23,14 @@ READ_ONLY = (
 _ADVICE = (
     (OURS + r"(?P<rule>[^\n]+)", "{rule}"),
     (r"Cannot modify readonly array|an explicit output that is read-only", READ_ONLY),
-    (r"choose_draw", "calls a method of `rng` with arguments that kernels do not have, as size, dtype, endpoint"),
+    (r"choose_draw", "calls a method of `rng` with arguments that kernels do not have, such as size or dtype"),
     (r"exception_match", "catches exceptions by type, which compiled code cannot: look at the value before, with `if`"),
     (
         r"getitem\(Tuple\([^\n]*Dispatcher|getiter with [^\n]*Dispatcher",
         "takes a function from a tuple by a number that is not a constant: write `if` and `elif` around calls",
     ),
     (r"Untyped global name '(?P<name>any|all)'", "calls {name}: write a loop, or np.{name} of an array"),
-    (r"Unknown attribute '(?P<name>\w+)' of type int", "uses .{name} of a number, as an IntEnum's are: leave it out"),
+    (r"Unknown attribute '(?P<name>\w+)' of type int", "uses .{name}, but IntEnum members are numbers: leave it out"),
     (r"setitem\(array\([^\n]*, Tuple\(", "assigns a tuple of several types to an array: write a list"),
     (r'due to "TypeError: (?P<why>[^"]+)"', "calls a function wrongly: {why}"),
     (

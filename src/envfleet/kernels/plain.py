@@ -25,7 +25,7 @@ EXPECTED_RESULTS = (
 _FLAG = (bool, int, np.bool_, np.integer)
 _NUMBER = (*_FLAG, float, np.floating)
 _ADVICE = (  # kind of error, what its text says, what to do
-    (ZeroDivisionError, "", "compiled code would go on with inf or nan, of ints with 0: look at the divisor first"),
+    (ZeroDivisionError, "", "compiled code would go on with inf or nan, or for ints with 0: look at the divisor first"),
     (OverflowError, "", "the number does not fit: keep it in the range of the field's type"),
     (IndexError, "", "an observation has shape {spec.observation.shape}, an action {spec.action.shape}"),
     (ValueError, "read-only", f"it {READ_ONLY}"),
@@ -86,7 +86,7 @@ class PlainRecord:
         except (TypeError, ValueError) as error:
             raise KernelError(
                 f"it assigns {value!r}, a {type(value).__name__}, to {name!r}, which holds one "
-                f"{self._fields.dtype[name]}: assign a number, or one element, or declare the field as an array"
+                f"{self._fields.dtype[name]}: assign a number, such as one element, or declare the field as an array"
             ) from error
         given = f"{value!r}, of type {type(value).__name__},"
         loss = describe_loss(name, self._fields.dtype[name], np.asarray(value).dtype.kind, given)

@@ -117,8 +117,8 @@ class Rules:
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
         """Refuse to change what is read-only in place, as arrays of an action of several parts are; and `~` of bools.
 
-        Narrow ints become int64 first, as compilers would let differences of those without a sign wrap around at 2**64;
-        not beside a uint64, with which a compiler would make a float of them.
+        Narrow ints become int64 first, as compilers would let differences of unsigned ones wrap around at 2**64. Not
+        beside a uint64, as the two together would become a float.
         """
         key = getattr(function, "typing_key", function)
         if key in _WRITING and self._is_read_only(args[0]):

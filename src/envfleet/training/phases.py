@@ -439,11 +439,11 @@ class Curriculum(Section):
             place = phase.environment
             if (place.id, place.keep_mode) != (first.id, first.keep_mode):
                 raise ValueError(
-                    f"plays {first.id!r}, and in phase {phase.name!r} {place.id!r}, expected one place and keep_mode "
+                    f"plays {first.id!r} and, in phase {phase.name!r}, {place.id!r}, expected one id and keep_mode "
                     "in all: one agent cannot have several forms of observations and actions; train in several runs"
                 )
         names = [phase.name for phase in self.phases]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"has several phases that are called {twice[0]!r}: give each a name of its own")
+            raise ValueError(f"has several phases called {twice[0]!r}: give each a name of its own")
         return self

@@ -280,7 +280,7 @@ def _check_space(space: Space, base: RunConfig) -> None:
             try:
                 optuna.distributions.FloatDistribution(**given)
             except (TypeError, ValueError) as error:
-                raise InvalidArgument(f"{path} is {given!r} in the space, no range ({error}): change it") from error
+                raise InvalidArgument(f"{path} is {given!r} in the space, not a range ({error}): change it") from error
         else:
             raise InvalidArgument(f"{path} is {given!r} in the space: write {_FORM}")
         for value in values:

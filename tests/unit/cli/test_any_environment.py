@@ -142,18 +142,7 @@ def test_a_game_that_knows_more_is_named_by_its_class(tmp_path: Path) -> None:
     run = trained(config_of({"id": ROCKS}, opponent={"type": "basic_rock"}), tmp_path)
     assert set(pl.read_csv(run / "episodes.csv")["opponent"]) == {"basic_rock"}
     figures = tmp_path / "figures.json"
-    invoke(
-        "evaluate",
-        "random",
-        "--env",
-        ROCKS,
-        "--opponent",
-        "rock",
-        "--games",
-        300,
-        "--json",
-        figures,
-    )
+    invoke("evaluate", "random", "--env", ROCKS, "--opponent", "rock", "--games", 300, "--json", figures)
     score = json.loads(figures.read_text())["score"]
     assert all(70 < count < 130 for count in score.values()), score
     assert "rock" in invoke("tournament", run, "--games", 4).output

@@ -136,13 +136,8 @@ def test_a_reset_or_a_rollout_is_checked_and_leaves_a_fleet_that_is_to_be_reset(
         assert "checks indices" in repr(fleet)
         fleet.reset(seed=0)
         fleet.reset(options={"params": {"form": 1, "index": -5}})
-        with pytest.raises(
-            KernelIndexError, match=r"in step .*index -5 is out of bounds for axis 1 with size 4"
-        ) as caught:
+        with pytest.raises(KernelIndexError, match=r"in step .*index -5 is out of bounds for axis 1 with size 4"):
             fleet.rollout("random", 6)
-        assert caught.value.__notes__ == [
-            "Some rows have stepped, others not. The same steps with backend='serial' name the row."
-        ]
         with pytest.raises(ResetNeeded):
             fleet.step(np.zeros(2, np.int64))
         fleet.reset()

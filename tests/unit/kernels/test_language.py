@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, SubEnvError
 from envfleet.kernels import Kernel, array
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.program import fingerprint_of
@@ -79,6 +79,8 @@ class Dealer(Kernel):
     @staticmethod
     def step(state: Any, action: int, rng: Any, params: Any) -> tuple[float, bool]:
         reward = 0.0
+        if params.gravity > 4.0:
+            raise ValueError("too heavy")
         if action == Way.RIGHT:
             state.place = np.clip(state.place + Dealer.twice(params.gravity), -Dealer.LIMIT, Dealer.LIMIT)
         elif action == WAYS[0]:
@@ -97,7 +99,7 @@ class Dealer(Kernel):
         out[:6] = state.deck
         out[6] = state.place
         out[7] = state.last
-        # Numbers without a sign are as wide as Python's.
+        # Unsigned numbers are as wide as Python's.
         out[8] = state.few[0] - state.few[1]
         out[9] = abs(state.low - state.high) + min(state.low - state.few[1], 0)
         out[10] = -state.few[0] * 0.5
@@ -144,3 +146,15 @@ def test_parameters_are_checked_together() -> None:
         with pytest.raises(InvalidArgument, match=r"gravity=\[7\.\] is above most=\[6\.\]"):
             fleet.reset(options={**last, "params": {"most": 6.0}})
         assert fleet.get_attr("most") == (9.0, 9.0, 9.0)
+
+
+def test_an_error_of_a_kernel_says_how_to_find_the_row() -> None:
+    with envfleet.make(Dealer, 3, backend="kernel", gravity=4.5) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(ValueError, match="too heavy") as caught:
+            fleet.step(np.zeros(3, np.int64))
+    assert "backend='serial' name the row" in caught.value.__notes__[0]
+    with envfleet.make(Dealer, 3, backend="serial", gravity=4.5) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError, match=r"sub-environment 0.*too heavy"):
+            fleet.step(np.zeros(3, np.int64))

@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "two environments": (
         lambda: changed(*GAMES, "environment", {"keep_mode": False}),
-        r"curriculum plays 'hockey', and in phase 'games' 'hockey', expected one place and keep_mode in all",
+        r"curriculum plays 'hockey' and, in phase 'games', 'hockey', expected one id and keep_mode in all",
     ),
     "numbered actions": (
         lambda: one_player("Pendulum-v1"),
@@ -108,7 +108,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "one name twice": (
         lambda: changed(*GAMES, "name", "shooting"),
-        r"curriculum has several phases that are called 'shooting'",
+        r"curriculum has several phases called 'shooting'",
     ),
     "a number for a list": (
         lambda: with_agent("SAC", hidden=64),
