@@ -31,7 +31,7 @@ TABLE = 1  # version of the table of info columns
 # The worker writes, when it is done:
 DONE = 8  # the value of ASKED that is done
 FLAGS = 9  # what came with it
-ASLEEP = 10  # whether it sleeps; the owner's own line has this word, too
+ASLEEP = 10  # whether it sleeps; the owner's own line has this word, too: what all must have done to wake it, or 1
 # The owner writes in its own line:
 IS_AWAKE = 0  # whether to wait awake before sleeping
 # The worker writes while it works, for whoever wants to know where it is:
@@ -207,13 +207,16 @@ class Waiting:
         self._awake_ns, self.choice = awake_ns, choice
         self.waited_ns = 0
 
-    def wait(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float = math.inf) -> bool:
+    def wait(
+        self, is_there: Callable[[], bool], start_ns: int, timeout_s: float = math.inf, *, awaited: int = 1
+    ) -> bool:
         """Wait until `is_there`.
 
         Args:
             is_there: Looks at words of the board.
             start_ns: `perf_counter_ns` when it was asked for: the processor may be lost between asking and waiting.
             timeout_s: How long to wait, from `start_ns`.
+            awaited: The value of `ASKED` that all must have done before somebody rings; 1: each rings.
 
         Returns:
             Whether it is there; if not, the time is over or something needs attention.
@@ -225,7 +228,7 @@ class Waiting:
                 os.sched_yield()
                 there, now = is_there(), time.perf_counter_ns()
         if not there:
-            self._line[ASLEEP] = 1
+            self._line[ASLEEP] = awaited
             self.fence()  # announce first, look after: whoever is done after that look sees the announcement
             try:
                 is_over = False

@@ -99,7 +99,8 @@ class Crew:
         for worker, line in enumerate(lines):
             if line[ASLEEP]:
                 self.transport.ring(worker)
-        if not self.waiting.wait(lambda: all([line[DONE] == asked for line in lines]), start_ns, self.tick_s):  # noqa: C419  # a list is faster
+        are_done = lambda: all([line[DONE] == asked for line in lines])  # noqa: C419, E731  # a list is faster
+        if not self.waiting.wait(are_done, start_ns, self.tick_s, awaited=asked):
             return -1
         flags = 0
         for line in lines:

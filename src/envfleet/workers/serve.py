@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -40,7 +40,7 @@ class Seat:
 
     Attributes:
         place: Which worker it is.
-        line: Its words of the board.
+        lines: The words of the board of all workers.
         owner: The owner's words.
         requests: Mail from the owner: a slot per worker, then one per row of the fleet, then the table of columns.
         replies: Mail to the owner: one slot for whole requests, one per row of this worker.
@@ -53,7 +53,7 @@ class Seat:
     """
 
     place: Place
-    line: board.Line
+    lines: Sequence[board.Line]
     owner: board.Line
     requests: Mail
     replies: Mail
@@ -76,7 +76,7 @@ class Server:
     """
 
     def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+        self._seat, self._line = seat, seat.lines[seat.place.worker]
         self._plan: GroupPlan
         self.group: Any = None  # an EnvGroup from BUILD on, before which nothing else is asked
         self._arrays: FleetArrays | None = None
@@ -84,14 +84,14 @@ class Server:
 
     def run(self) -> None:
         """Serve the owner until it asks to close."""
-        line, verb = self._seat.line, Verb.BUILD
+        line, verb = self._line, Verb.BUILD
         while verb is not Verb.CLOSE:
             self._seat.waiting.wait(lambda: line[ASKED] != line[DONE], time.perf_counter_ns())
             verb = self.answer()
 
     def answer(self) -> Verb:
         """Do what is asked now."""
-        seat, line, group = self._seat, self._seat.line, self.group
+        seat, line, group = self._seat, self._line, self.group
         asked = line[ASKED]
         verb, generation = _VERBS[asked & 7], asked >> 3 & 1
         if line[board.TABLE] != self._table and self._arrays is not None:
@@ -118,7 +118,8 @@ class Server:
             self._fence()
         line[DONE] = asked
         self._fence()
-        if seat.owner[ASLEEP]:
+        awaited = seat.owner[ASLEEP]  # the last of all sees, after the fence, that the others are done
+        if awaited and (awaited != asked or all([one[DONE] == asked for one in seat.lines])):  # noqa: C419  # as above
             seat.ring()
         return verb
 
@@ -152,7 +153,7 @@ class Server:
         seat = self._seat
         if verb is Verb.BUILD:
             self._plan = message
-            self.group = EnvGroup(message, seat.shared, seat.line, is_inline=seat.is_inline)
+            self.group = EnvGroup(message, seat.shared, self._line, is_inline=seat.is_inline)
             if seat.is_alone:
                 gc.freeze()  # no collection looks through imported modules again
             return Reply(value=self.group.describe())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
+import envfleet
 from envfleet.workers.board import IS_AWAKE, OWNER_AWAKE_NS, Choice, Waiting, lines_of
+from envfleet.workers.engine import WorkersEngine
 
 
 class Machine:
@@ -85,3 +88,25 @@ def test_waiting_ends_awake_and_is_counted() -> None:
     assert waiting.waited_ns - before_ns < OWNER_AWAKE_NS
     assert slept[1] <= 0.5
     assert not owner[IS_AWAKE]
+
+
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_an_owner_asleep_is_woken_once_a_step(backend: str) -> None:
+    """By the worker that is the last; whoever is done sooner leaves it asleep."""
+    with envfleet.make("CartPole-v1", 4, backend=backend, workers=4) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(fleet.action_space.sample())
+        engine, num_sleeps = cast("WorkersEngine", fleet.engine), 0
+        waiting = engine._crew.waiting
+        waiting.never_awake()
+        sleep = waiting.sleep
+
+        def sleep_and_count(timeout_s: float) -> bool:
+            nonlocal num_sleeps
+            num_sleeps += 1
+            return sleep(timeout_s)
+
+        waiting.sleep = sleep_and_count
+        for _ in range(200):
+            fleet.step(fleet.action_space.sample())
+        assert 0 < num_sleeps <= 200

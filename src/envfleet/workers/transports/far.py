@@ -303,7 +303,7 @@ def run(place: Place, fds: list[int]) -> None:
     mirror = _Mirror(Connection(socket.socket(fileno=data)), len(place.rows), lines)
     seat = Seat(
         place=Place(0, 1, range(len(place.rows)), len(place.rows), {}),
-        line=line,
+        lines=[line],
         owner=owner,
         requests=mirror.requests,
         replies=mirror.replies,

@@ -32,7 +32,7 @@ class LocalTransport(Transport):
     def _seat(self, plan: GroupPlan, waiting: Waiting, ring: Callable[[], None], *, is_inline: bool = False) -> Seat:
         return Seat(
             place=Place(plan.worker, len(self._plans), plan.rows, self._plans[-1].rows.stop, {}),
-            line=self.lines[plan.worker],
+            lines=self.lines,
             owner=self._owner,
             requests=self.requests,
             replies=self.replies[plan.worker],

@@ -42,7 +42,7 @@ def run(place: Place, fds: list[int]) -> None:
 
     seat = Seat(
         place=place,
-        line=line,
+        lines=lines,
         owner=owner,
         requests=FileMail(requests_fd, 0),
         replies=FileMail(replies_fd, 1 + len(place.rows)),
