@@ -322,14 +322,11 @@ class Table:
         self._seats[rows], self.returns[rows], self.lengths[rows] = ~deals[:, 0], 0, 0
         for is_left, is_starting in np.unique(deals, axis=0).tolist():
             chosen = (deals == (is_left, is_starting)).all(axis=1)
-            options = None if self._game is None else self._deal(self._game, is_left, is_starting)
+            players: Any = self._scripts if is_left else self._scripts[::-1]
+            options = None if self._game is None else self._game.deal(players, 1 if is_left == is_starting else 2)
             seeds = [int(seed) for seed in self._games.seeds[numbers[chosen]]]
             observations[rows[chosen]] = self._pack(self._fleet.reset_envs(rows[chosen], seeds, options)[0])
         return observations
-
-    def _deal(self, game: Game, is_left: bool, is_starting: bool) -> dict[str, Any] | None:
-        one, two = self._scripts if is_left else reversed(self._scripts)
-        return game.deal((one, two), 1 if is_left == is_starting else 2)
 
     def _act(self, observations: NDArray[Any]) -> None:
         for number, policy in self._policies.items():
