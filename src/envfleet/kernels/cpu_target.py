@@ -122,16 +122,16 @@ def begin(i, now, {self._begun_names}):
             f"for k in range({old.size}):\n    {new.name}[i * {old.size} + k] = {old.name}[i * {old.size} + k]"
             for old, new in zip(self._plan.shown, self._plan.finals, strict=True)
         ]
+        # Rows are found without a branch, which would often be guessed wrong; their lives are fetched some rows ahead.
         return f"""
 @inner
 def renew(m, offset, mode, now, count, {self._renewed_names}):
     first = last = count
     for i in range(m):
-        if awaiting[i] != 0:
-            prefetch(lives, i)
-            ended[last].row = i
-            last += 1
+        ended[last].row = i
+        last += awaiting[i] != 0
     for k in range(first, last):
+        prefetch(lives, ended[min(k + 12, last - 1)].row)
         i = ended[k].row
         if awaiting[i] == 1:
 {indent(self._source.record(), 3)}
