@@ -170,8 +170,8 @@ def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) ->
         )
     if not callable(function):
         raise InvalidArgument(
-            f"env {index} is a {type(function).__name__}, expected a Gymnasium id, a spec, or a callable that returns "
-            "an environment"
+            f"env {index} is {function!r:.80}, expected a callable that returns an environment, such as "
+            "`lambda: gym.make(...)`; for copies of one, pass its id, its spec or one callable, and num_envs"
         )
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -203,6 +204,26 @@ def test_restoring_all_ends_what_a_failure_left_under_way(backend: Backend, orde
         assert fleet.set_state(saved, order)[:, 0].tolist() == [1] * NUM_ENVS
         fleet.send(actions(0, 1), [3])
         assert fleet.recv(timeout_s=10).env_indices.tolist() == [3]
+
+
+def test_states_of_other_environments_change_nothing(backend: Backend) -> None:
+    """Of another class, and of the same where observations have another form."""
+    others = {
+        "of <.*Acrobot.*expected one of <.*CartPole": lambda: gym.make("Acrobot-v1"),
+        r"\(2, 4\)": lambda: gym.wrappers.FrameStackObservation(gym.make("CartPole-v1"), 2),
+    }
+    with backend([lambda: gym.make("CartPole-v1")] * 2) as fleet:
+        fleet.reset(seed=0)
+        saved = fleet.get_state()
+        expected = fleet.step(np.array([0, 1]))[0]
+        for words, make in others.items():
+            fleet.set_state(saved)
+            with backend([make] * 2) as other:
+                other.reset(seed=0)
+                states = other.get_state()
+            with pytest.raises(SubEnvError, match=words):
+                fleet.set_state(states)
+            np.testing.assert_array_equal(fleet.step(np.array([0, 1]))[0], expected)
 
 
 def test_no_state_to_be_had(backend: Backend) -> None:

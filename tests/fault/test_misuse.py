@@ -62,7 +62,7 @@ BAD_ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "unknown option": ("CartPole-v1", {"num_envs": 2, "workerz": 2}, "workerz"),
     "kwargs for a callable": (one, {"num_envs": 2, "length": 2}, "length"),
     "shared": (one, {"num_envs": 2, "shared": "prices"}, "shared is of type str, expected a dict"),
-    "no environment": (42, {"num_envs": 2}, "int"),
+    "no environment": (42, {"num_envs": 2}, "42, expected a callable"),
     "an environment instead of a builder": (CountingEnv(), {"num_envs": 2}, "callable"),
 }
 

@@ -139,6 +139,10 @@ def test_rollouts_are_those_of_a_local_fleet(place: Place) -> None:
         assert mismatches(expected.all_observations, found.all_observations) == []
         assert mismatches(expected.episodes.observations, found.episodes.observations) == []
         assert found.episodes.lengths.tolist() == expected.episodes.lengths.tolist() != []
+        for fleet in (remote, local):  # a refusal loses nothing, though it comes after steps
+            with pytest.raises(InvalidArgument):
+                fleet.rollout("randm", 5)
+        assert mismatches(local.step(actions[0])[:4], remote.step(actions[0])[:4]) == []
 
 
 def test_what_is_returned_is_the_callers_own(place: Place) -> None:
@@ -181,6 +185,11 @@ def test_what_cannot_be_asked_is_said(place: Place) -> None:
     fleet.close()
     with pytest.raises(FleetClosed):
         fleet.step([0, 0])
+
+
+def test_a_page_is_no_address(place: Place) -> None:
+    with pytest.raises(ServiceRefused, match=r"/leaderboard answered 404: .* check that the address is that of"):
+        envfleet.connect(f"{place.url}/leaderboard", "CartPole-v1", 1, token=place.token)
 
 
 def test_ranked_fleets_have_the_services_seeds(place: Place) -> None:

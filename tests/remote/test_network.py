@@ -55,8 +55,8 @@ def test_a_call_without_an_answer_is_repeated_and_made_once(place: Place, local:
 @pytest.mark.parametrize("num_services", [1, 2])
 @pytest.mark.parametrize("trick", [lose_request, lose_reply])
 def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: Any, num_services: int) -> None:
-    with connect(place, num_services, patience_s=0.5) as fleet:
-        network_of(fleet, num_services - 1).tricks = [trick] * 9
+    with connect(place, num_services) as fleet:
+        network_of(fleet, num_services - 1, patience_s=0.5).tricks = [trick] * 9
         with pytest.raises(ServiceUnreachable, match=r"no answer from .*asked") as caught:
             fleet.step(FLY)
         assert caught.value.code == "service_unreachable"
@@ -69,8 +69,8 @@ def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: A
 
 
 def test_a_service_that_puts_a_call_off_is_told_from_one_that_does_not_answer(place: Place) -> None:
-    with connect(place, patience_s=0.5) as fleet:
-        network = network_of(fleet)
+    with connect(place) as fleet:
+        network = network_of(fleet, patience_s=0.5)
         network.tricks = [say_busy] * 9
         with pytest.raises(
             ServiceUnreachable, match=r"put the call off, asked .*the last time: 503 stopping\. Try again"
@@ -146,8 +146,8 @@ def test_whatever_the_network_does_each_call_is_made_once(place: Place, seed: in
 
 def test_a_reset_that_was_not_answered_is_made_once(place: Place) -> None:
     token = place.service.tokens.create("eve")
-    with envfleet.connect(place.url, TURBOFAN, 2, token=token, mode="ranked", patience_s=0.5) as fleet:
-        network = network_of(fleet)
+    with envfleet.connect(place.url, TURBOFAN, 2, token=token, mode="ranked") as fleet:
+        network = network_of(fleet, patience_s=0.5)
         network.tricks = [lose_reply] * 9
         with pytest.raises(ServiceUnreachable):
             fleet.reset()
@@ -158,8 +158,8 @@ def test_a_reset_that_was_not_answered_is_made_once(place: Place) -> None:
 
 
 def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:
-    with connect(place, patience_s=0.5) as fleet:
-        network = network_of(fleet)
+    with connect(place) as fleet:
+        network = network_of(fleet, patience_s=0.5)
         network.tricks = [lose_reply] * 9
         with pytest.raises(ServiceUnreachable):
             fleet.step(FLY)
@@ -169,8 +169,8 @@ def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:
 
 
 def test_what_was_sent_and_failed_is_received_later(place: Place, local: Any) -> None:
-    with connect(place, 2, patience_s=0.5) as fleet:
-        network_of(fleet, 1).tricks = [lose_reply] * 9
+    with connect(place, 2) as fleet:
+        network_of(fleet, 1, patience_s=0.5).tricks = [lose_reply] * 9
         fleet.send(FLY)
         with pytest.raises(ServiceUnreachable):
             fleet.recv()

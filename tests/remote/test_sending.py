@@ -109,7 +109,7 @@ def test_what_is_sent_before_a_reset_is_refused_by_its_name(place: Place, rows: 
 
 
 def connect(place: Place, **more: Any) -> Any:
-    fleet = envfleet.connect(place.url, TURBOFAN, 4, token=place.token, patience_s=0.5, **more)
+    fleet = envfleet.connect(place.url, TURBOFAN, 4, token=place.token, **more)
     fleet.reset(seed=0)
     return fleet
 
@@ -118,7 +118,7 @@ def connect(place: Place, **more: Any) -> Any:
 def test_what_was_not_answered_is_received_later_and_made_once(place: Place, trick: Any) -> None:
     with connect(place) as fleet, envfleet.make(TURBOFAN, 4, backend="kernel") as local:
         local.reset(seed=0)
-        network = network_of(fleet)
+        network = network_of(fleet, patience_s=0.5)
         network.tricks = [trick] * 99
         fleet.send(FLY, [0, 1])
         fleet.send(FLY, [2, 3])
@@ -138,7 +138,7 @@ def test_what_was_not_answered_is_received_later_and_made_once(place: Place, tri
 
 def test_after_a_failure_all_can_be_reset(place: Place) -> None:
     with connect(place) as fleet:
-        network = network_of(fleet)
+        network = network_of(fleet, patience_s=0.5)
         network.tricks = [lose_reply] * 99
         fleet.send(FLY, [0, 1])
         fleet.send(FLY, [2, 3])
@@ -153,7 +153,7 @@ def test_after_a_failure_all_can_be_reset(place: Place) -> None:
 
 def test_a_reset_that_was_not_answered_can_be_made_again(place: Place) -> None:
     with connect(place) as fleet:
-        network = network_of(fleet)
+        network = network_of(fleet, patience_s=0.5)
         fleet.send(FLY, [0, 1])
         assert len(fleet.recv(timeout_s=60.0).rewards) == 2
         fleet.send(FLY, [0, 1])
@@ -175,7 +175,7 @@ def test_what_was_refused_is_asked_again_and_the_others_go_on(place: Place) -> N
     quota = httpx.Response(403, json={"code": "quota", "detail": "steps per day"})
     with connect(place) as fleet, envfleet.make(TURBOFAN, 4, backend="kernel") as local:
         local.reset(seed=0)
-        network = network_of(fleet)
+        network = network_of(fleet, patience_s=0.5)
         network.tricks = [lambda request, ask: quota]
         fleet.send(FLY, [0, 1])
         with pytest.raises(ServiceRefused, match="steps per day"):

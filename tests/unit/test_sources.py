@@ -81,8 +81,9 @@ def test_shared_data_nobody_takes_is_refused() -> None:
     ("source", "words"),
     [
         (CountingEnv(), "env 0 is an environment, expected a callable"),
-        (7, "env 0 is a int"),
-        ([CountingEnv, None], "env 1 is a NoneType"),
+        (7, "env 0 is 7, expected a callable"),
+        (["CartPole-v1"], "env 0 is 'CartPole-v1', .* pass its id, its spec or one callable, and num_envs"),
+        ([CountingEnv, None], "env 1 is None"),
         (lambda a, b: None, r"needs the arguments \['a', 'b'\]"),
         (lambda: None, "end it with `return env`"),
         (lambda: CountingEnv, r"returned a class: return an instance, CountingEnv\("),

@@ -415,7 +415,7 @@ class RemoteEngine(seam.Engine):
 
     def state_after(self, error: BaseException) -> Lifecycle | None:
         """Return `TORN` if an answer was lost while it was taken in; else the call can be made again."""
-        return Lifecycle.TORN if self._tears else None
+        return super().state_after(error) if self._tears else None
 
     def describe(self) -> str:
         """Return the services, the mode and the options."""

@@ -173,7 +173,7 @@ class ServiceLink:
             detail = f"{self.url} does not accept the token ({detail}): check it, or ask for another"
         elif 300 <= status < 400:
             detail = f"{self.url} points to {response.headers.get('Location', 'elsewhere')}: pass that address"
-        elif not reason:
+        elif not reason or detail == "Not Found":  # a path that an envfleet service does not have
             detail = f"{self.url} answered {status}: {detail}; check that the address is that of an envfleet service"
         if is_unclear and reason in _SAID_FIRST:
             return ServiceUnreachable(f"no answer, so it is unknown whether the call was carried out: {detail}")

@@ -413,10 +413,11 @@ class EnvGroup:
 
         def load(row: int) -> None:
             state = states[row]
-            self._install(row, load_env(self.envs[row], state.env))
+            env = load_env(self.envs[row], state.env)
+            self._writers[generation](row, state.observation)
+            self._install(row, env)
             self._awaiting[row], self._next_seeds[row] = state.is_awaiting, None
             self.log.resume(row)
-            self._writers[generation](row, state.observation)
             out.clear(row)
 
         reply = self._for_each(states, "set_state", load)

@@ -9,7 +9,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
-from envfleet.errors import StateUnsupported
+from envfleet.errors import InvalidArgument, StateUnsupported
 
 
 class EnvState(NamedTuple):
@@ -57,15 +57,19 @@ def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
 
     Returns:
         `env` itself where it has `set_state`, else a new object that replaces it.
+
+    Raises:
+        InvalidArgument: The state is of an environment of another class.
     """
-    if state.kind == "own":
-        env.unwrapped.set_state(copy.deepcopy(state.value))  # type: ignore[attr-defined]  # checked when saved
-        for layer, attributes in zip(_layers(env), state.layers, strict=True):
+    kind, value, layers = state
+    if kind == "own":
+        env.unwrapped.set_state(copy.deepcopy(value))  # type: ignore[attr-defined]  # checked when saved
+        for layer, attributes in zip(_layers(env), layers, strict=True):
             vars(layer).update(copy.deepcopy(attributes))
         return env
-    restored: gym.Env[Any, Any] = (
-        cloudpickle.loads(state.value) if state.kind == "pickle" else copy.deepcopy(state.value)
-    )
+    restored: gym.Env[Any, Any] = cloudpickle.loads(value) if kind == "pickle" else copy.deepcopy(value)
+    if type(restored.unwrapped).__qualname__ != type(env.unwrapped).__qualname__:
+        raise InvalidArgument(f"the state is of {restored}, expected one of {env}: pass what such a fleet has saved")
     return restored
 
 
