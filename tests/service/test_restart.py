@@ -31,7 +31,7 @@ def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
         fleet = caller.create(TURBOFAN, NUM_ENVS, autoreset_mode="SAME_STEP")
         found = [caller.call(f"/fleets/{fleet}/reset", seq=0, seeds=3)["observations"]]
         episode = caller.json("/episode/create").json()["episode_id"]
-        episode = caller.json("/episode/reset", episode_id=episode, seed=5).json()["new_episode_id"]  # flies long enough
+        episode = caller.json("/episode/reset", episode_id=episode, seed=5).json()["new_episode_id"]
         rewards: list[Any] = []
         flown: list[Any] = []
         for k in range(NUM_STEPS):
