@@ -112,7 +112,7 @@ def check_rows(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int)
     """Check indices of sub-environments, at least one and each once, and return them as int64."""
     rows = np.asarray(indices)
     if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
-        raise InvalidArgument(f"indices={indices!r}: pass a non-empty list of ints; of a mask, np.flatnonzero(mask)")
+        raise InvalidArgument(f"indices={indices!r}: pass a non-empty list of ints; for a mask, np.flatnonzero(mask)")
     if rows.min() < 0 or rows.max() >= num_envs:
         raise InvalidArgument(
             f"indices={rows}, expected numbers from 0 to {num_envs - 1} (num_envs={num_envs}): name sub-environments "

@@ -122,7 +122,7 @@ def begin(i, now, {self._begun_names}):
             f"for k in range({old.size}):\n    {new.name}[i * {old.size} + k] = {old.name}[i * {old.size} + k]"
             for old, new in zip(self._plan.shown, self._plan.finals, strict=True)
         ]
-        # Rows are found without a branch, which would often be guessed wrong; their lives are fetched some rows ahead.
+        # Rows are found without a branch, which would often be mispredicted; lives are prefetched some rows ahead.
         return f"""
 @inner
 def renew(m, offset, mode, now, count, {self._renewed_names}):

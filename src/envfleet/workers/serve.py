@@ -119,7 +119,7 @@ class Server:
         line[DONE] = asked
         self._fence()
         awaited = seat.owner[ASLEEP]  # the last of all sees, after the fence, that the others are done
-        if awaited and (awaited != asked or all([one[DONE] == asked for one in seat.lines])):  # noqa: C419  # as above
+        if awaited and (awaited != asked or all([one[DONE] == asked for one in seat.lines])):  # noqa: C419
             seat.ring()
         return verb
 

@@ -59,7 +59,7 @@ def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
         `env` itself where it has `set_state`, else a new object that replaces it.
 
     Raises:
-        InvalidArgument: The state is of an environment of another class.
+        InvalidArgument: A pickled or copied state is of an environment of another class.
     """
     kind, value, layers = state
     if kind == "own":
@@ -69,7 +69,7 @@ def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
         return env
     restored: gym.Env[Any, Any] = cloudpickle.loads(value) if kind == "pickle" else copy.deepcopy(value)
     if type(restored.unwrapped).__qualname__ != type(env.unwrapped).__qualname__:
-        raise InvalidArgument(f"the state is of {restored}, expected one of {env}: pass what such a fleet has saved")
+        raise InvalidArgument(f"the state is of {restored}, expected one of {env}: pass states of the same environment")
     return restored
 
 
