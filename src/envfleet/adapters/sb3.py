@@ -295,9 +295,7 @@ class FleetVecEnv(VecEnv):
 def _fleet_of(env: Fleet | EnvSource, num_envs: int | None, make_kwargs: dict[str, Any]) -> Fleet:
     if isinstance(env, Fleet):
         if num_envs is not None or make_kwargs:
-            raise InvalidArgument(
-                f"num_envs={num_envs} and {make_kwargs} beside a fleet, which has them: leave both out"
-            )
+            raise InvalidArgument(f"num_envs={num_envs} and {make_kwargs} beside a fleet that is made: omit both")
         fleet = env
         _check_mode(fleet.autoreset_mode)
     else:

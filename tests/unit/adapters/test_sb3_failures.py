@@ -153,7 +153,7 @@ def test_refuses_what_it_cannot_use() -> None:
         FleetVecEnv(other, 2)
     with (
         envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
-        pytest.raises(InvalidArgument, match=r"num_envs=2 and \{\} beside a fleet, which has them"),
+        pytest.raises(InvalidArgument, match=r"num_envs=2 and \{\} beside a fleet that is made"),
     ):
         FleetVecEnv(fleet, 2)
 
