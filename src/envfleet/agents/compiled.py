@@ -22,6 +22,7 @@ from envfleet.native.compiling import compile_function, compile_part, is_availab
 
 if is_available():
     from envfleet.kernels.rollouts import vectors
+    from envfleet.native.bits import WIDTH, bits_of_columns, bits_of_rows, multiply_bits
     from envfleet.native.products import multiply
 
 F32 = NDArray[np.float32]
@@ -188,20 +189,34 @@ def backward(
         of_rows: Gets those of the last columns of `rows`, `(N, columns)`; none if they are not wanted.
         memory: `slopes` of a `Workspace`.
     """
-    count, place = rows.shape[0], 0
-    for number in range(layers.shape[0] - 1):
+    count, place, last = rows.shape[0], 0, layers.shape[0] - 1
+    # Below a single output, slopes are a scale for each row and a factor for each unit, where that is above 0.
+    of_one = last > 1 and layers[last, 1] == 1 and layers[last - 1, 4] == RELU and layers[last - 1, 0] >= WIDTH
+    units, scales, factors = rows, slopes.ravel(), values
+    for number in range(last):
         place += count * layers[number, 1]
-    for number in range(layers.shape[0] - 1, -1, -1):
+    for number in range(last, -1, -1):
         inputs, outputs, weight, bias, _ = layers[number]
         place -= count * inputs * (number > 0)
         given = matrix(results, place, count, inputs) if number else rows
         weights = matrix(values, weight, outputs, inputs)
+        are_bits = of_one and number == last - 1
         if gradients.size:
-            multiply(slopes, given, matrix(gradients, weight, outputs, inputs), True, False)
-            _add_up(slopes, gradients[bias : bias + outputs])
-        if number:
+            of_weights, of_biases = matrix(gradients, weight, outputs, inputs), gradients[bias : bias + outputs]
+            if are_bits:
+                multiply_bits(bits_of_columns(units), factors, given, scales, of_weights)
+                _add_up_bits(units, factors, scales, of_biases)
+            else:
+                multiply(slopes, given, of_weights, True, False)
+                _add_up(slopes, of_biases)
+        if of_one and number == last:
+            units, factors = given, weights.ravel()
+        elif number:
             before = matrix(memory[number % 2], 0, count, inputs)
-            multiply(slopes, weights, before, False, False)
+            if are_bits:
+                multiply_bits(bits_of_rows(units), scales, weights, factors, before)
+            else:
+                multiply(slopes, weights, before, False, False)
             _slope_back(before.ravel(), given.ravel(), layers[number - 1, 4])
             slopes = before
         elif of_rows.size:
@@ -214,6 +229,16 @@ def _add_up(rows: F32, sums: F32) -> None:
     for row in range(rows.shape[0]):
         for column in range(rows.shape[1]):
             sums[column] += rows[row, column]
+
+
+@part
+def _add_up_bits(units: F32, factors: F32, scales: F32, sums: F32) -> None:
+    sums.fill(0)
+    for row in range(units.shape[0]):
+        for column in range(units.shape[1]):
+            sums[column] += scales[row] * np.float32(units[row, column] > 0)
+    for column in range(units.shape[1]):
+        sums[column] *= factors[column]
 
 
 @part

@@ -27,6 +27,7 @@ F32 = NDArray[np.float32]
 TILE_ROWS = 8 if LANES == 16 else 6  # two vectors of sums for each leave registers for the factors
 TILE_COLUMNS = 2 * LANES
 _FEW_ROWS = 4 * TILE_ROWS  # below this, to multiply is faster than to copy a panel
+_FEW_COLUMNS = 4  # likewise
 _MOST_SUMMED = 512  # a higher panel does not stay in the cache from one tile to the next
 _MEMORY = (_MOST_SUMMED + TILE_ROWS) * TILE_COLUMNS  # for a panel and a tile
 
@@ -212,7 +213,7 @@ def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_
         is_right_turned: Likewise of `right`; not both.
     """
     rows, columns = result.shape
-    if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns == 1)):  # what it saves is the panel
+    if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns <= _FEW_COLUMNS)):  # what it saves is the panel
         _multiply_few(left, right, result, is_left_turned, is_right_turned)
         return
     inner = right.shape[1] if is_right_turned else right.shape[0]
