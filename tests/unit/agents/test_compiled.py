@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.unit.products import multiply
+from tests.unit.products import multiply, multiply_bits
 
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
 from envfleet.agents.descent import Adam
@@ -32,6 +32,8 @@ KINDS: dict[str, Any] = {
     "dddqn, priorities": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"prioritised": True, "target_period": 3}),
     "one layer": (SAC, TORQUE, SACConfig, {"hidden": (24,)}),
     "wide layers": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"hidden": (40, 36)}),
+    "wide critics": (SAC, TORQUE, SACConfig, {"hidden": (40, 70)}),
+    "wide critics, three layers": (TD3, TORQUE, TD3Config, {"hidden": (20, 37, 130)}),
     "tanh": (SAC, TORQUE, SACConfig, {"activation": "tanh"}),
     "dddqn, tanh": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"activation": "tanh"}),
 }
@@ -217,6 +219,21 @@ def test_rows_of_products_depend_on_no_other() -> None:
     multiply(left, right, found, False, False)
     multiply(np.ascontiguousarray(left[order]), right, again, False, False)
     assert np.array_equal(found[order], again)
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 32), (37, 70, 45), (128, 64, 64), (256, 300, 130)])
+def test_products_of_bits_are_numpys(rows: int, inner: int, columns: int) -> None:
+    rng = np.random.default_rng(inner)
+    numbers, right = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
+    scales, factors = rng.standard_normal(rows), rng.standard_normal(inner)
+    wanted = scales[:, None] * ((numbers > 0) @ (factors[:, None] * right))
+    single = [array.astype(np.float32) for array in (scales, right, factors)]
+    for is_turned in (False, True):
+        given = np.ascontiguousarray(numbers.T if is_turned else numbers, np.float32)
+        found = np.full((rows + 2, columns), 7, np.float32)
+        multiply_bits(given, is_turned, *single, found[1:-1])
+        np.testing.assert_allclose(found[1:-1], wanted, rtol=1e-4, atol=1e-4)
+        assert (found[[0, -1]] == 7).all()
 
 
 @pytest.mark.parametrize("kind", ["dddqn", "sac"])
