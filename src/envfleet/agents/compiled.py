@@ -22,7 +22,7 @@ from envfleet.native.compiling import compile_function, compile_part, is_availab
 
 if is_available():
     from envfleet.kernels.rollouts import vectors
-    from envfleet.native.bits import WIDTH, bits_of_columns, bits_of_rows, multiply_bits
+    from envfleet.native.bits import WIDTH, go_back_by_bits
     from envfleet.native.products import multiply
 
 F32 = NDArray[np.float32]
@@ -190,8 +190,9 @@ def backward(
         memory: `slopes` of a `Workspace`.
     """
     count, place, last = rows.shape[0], 0, layers.shape[0] - 1
-    # Below a single output, slopes are a scale for each row and a factor for each unit, where that is above 0.
-    of_one = last > 1 and layers[last, 1] == 1 and layers[last - 1, 4] == RELU and layers[last - 1, 0] >= WIDTH
+    below_one = -1  # the layer that one output is made of, if those before it can go by bits
+    if last > 1 and layers[last, 1] == 1 and layers[last - 1, 4] == RELU and layers[last - 1, 0] >= WIDTH:
+        below_one = last - 1
     units, scales, factors = rows, slopes.ravel(), values
     for number in range(last):
         place += count * layers[number, 1]
@@ -199,28 +200,24 @@ def backward(
         inputs, outputs, weight, bias, _ = layers[number]
         place -= count * inputs * (number > 0)
         given = matrix(results, place, count, inputs) if number else rows
-        weights = matrix(values, weight, outputs, inputs)
-        are_bits = of_one and number == last - 1
-        if gradients.size:
-            of_weights, of_biases = matrix(gradients, weight, outputs, inputs), gradients[bias : bias + outputs]
-            if are_bits:
-                multiply_bits(bits_of_columns(units), factors, given, scales, of_weights)
-                _add_up_bits(units, factors, scales, of_biases)
-            else:
-                multiply(slopes, given, of_weights, True, False)
-                _add_up(slopes, of_biases)
-        if of_one and number == last:
+        weights, before = matrix(values, weight, outputs, inputs), matrix(memory[number % 2], 0, count, inputs)
+        of_weights = matrix(gradients, weight, outputs * (gradients.size > 0), inputs)
+        of_biases = gradients[bias : bias + outputs]
+        if gradients.size and number != below_one:
+            multiply(slopes, given, of_weights, True, False)
+            _add_up(slopes, of_biases)
+        if number == below_one:
+            go_back_by_bits(units, scales, factors, given, weights, of_weights, of_biases, before)
+        elif number == below_one + 1 > 0:
             units, factors = given, weights.ravel()
+            continue
         elif number:
-            before = matrix(memory[number % 2], 0, count, inputs)
-            if are_bits:
-                multiply_bits(bits_of_rows(units), scales, weights, factors, before)
-            else:
-                multiply(slopes, weights, before, False, False)
-            _slope_back(before.ravel(), given.ravel(), layers[number - 1, 4])
-            slopes = before
+            multiply(slopes, weights, before, False, False)
         elif of_rows.size:
             multiply(slopes, weights[:, inputs - of_rows.shape[1] :], of_rows, False, False)
+        if number:
+            _slope_back(before.ravel(), given.ravel(), layers[number - 1, 4])
+            slopes = before
 
 
 @part
@@ -229,16 +226,6 @@ def _add_up(rows: F32, sums: F32) -> None:
     for row in range(rows.shape[0]):
         for column in range(rows.shape[1]):
             sums[column] += rows[row, column]
-
-
-@part
-def _add_up_bits(units: F32, factors: F32, scales: F32, sums: F32) -> None:
-    sums.fill(0)
-    for row in range(units.shape[0]):
-        for column in range(units.shape[1]):
-            sums[column] += scales[row] * np.float32(units[row, column] > 0)
-    for column in range(units.shape[1]):
-        sums[column] *= factors[column]
 
 
 @part

@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
 _PACKAGE = Path(__file__).parents[1]
-_NATIVE = ("native/compiling.py", "native/linking.py", "native/products.py")
+_NATIVE = ("native/bits.py", "native/compiling.py", "native/linking.py", "native/products.py")
 _STAMPS = tuple(
     (_PACKAGE / file).stat().st_mtime
     for file in (*_NATIVE, "kernels/machine_code.py", "kernels/views.py", "kernels/rollouts/vectors.py")

@@ -213,7 +213,8 @@ def multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_
         is_right_turned: Likewise of `right`; not both.
     """
     rows, columns = result.shape
-    if rows < TILE_ROWS or (is_right_turned and (rows < 2 * TILE_ROWS or columns <= _FEW_COLUMNS)):  # what it saves is the panel
+    is_small = rows < 2 * TILE_ROWS or columns <= _FEW_COLUMNS
+    if rows < TILE_ROWS or (is_right_turned and is_small):  # what it saves is the panel
         _multiply_few(left, right, result, is_left_turned, is_right_turned)
         return
     inner = right.shape[1] if is_right_turned else right.shape[0]
