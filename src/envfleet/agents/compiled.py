@@ -174,25 +174,24 @@ def outputs_of(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
 
 @part
 def backward(
-    values: F32, layers: NDArray[np.int64], rows: F32, results: F32, slopes: F32, gradients: F32, of_rows: F32,
-    memory: F32,
+    values: F32, layers: NDArray[np.int64], rows: F32, work: Workspace, turn: int, slopes: F32, gradients: F32,
+    of_rows: F32,
 ) -> None:  # fmt: skip
     """Go back through a network, after `forward`.
 
     Args:
-        values: As in `forward`, and the next three.
+        values: As in `forward`, and the next two.
         layers: As above.
         rows: As above.
-        results: What the layers gave.
+        work: Whose `passes[turn]` has what the layers gave.
+        turn: Of that pass.
         slopes: Gradients of the outputs, `(N, outputs)`.
         gradients: Gets those of the parameters, at their places; empty if they are not wanted.
-        of_rows: Gets those of the last columns of `rows`, `(N, columns)`; none if they are not wanted.
-        memory: `slopes` of a `Workspace`.
+        of_rows: Gets those of the last columns of `rows`, `(N, columns)`; empty if they are not wanted.
     """
-    count, place, last = rows.shape[0], 0, layers.shape[0] - 1
-    below_one = -1  # the layer that one output is made of, if those before it can go by bits
-    if last > 1 and layers[last, 1] == 1 and layers[last - 1, 4] == RELU and layers[last - 1, 0] >= WIDTH:
-        below_one = last - 1
+    count, place, last, results = rows.shape[0], 0, layers.shape[0] - 1, work.passes[turn]
+    by_bits = last > 1 and layers[last, 1] == 1 and layers[last - 1, 4] == RELU and layers[last - 1, 0] >= WIDTH
+    below_one = last - 1 if by_bits else -1  # the last hidden layer
     units, scales, factors = rows, slopes.ravel(), values
     for number in range(last):
         place += count * layers[number, 1]
@@ -200,7 +199,7 @@ def backward(
         inputs, outputs, weight, bias, _ = layers[number]
         place -= count * inputs * (number > 0)
         given = matrix(results, place, count, inputs) if number else rows
-        weights, before = matrix(values, weight, outputs, inputs), matrix(memory[number % 2], 0, count, inputs)
+        weights, before = matrix(values, weight, outputs, inputs), matrix(work.slopes[number % 2], 0, count, inputs)
         of_weights = matrix(gradients, weight, outputs * (gradients.size > 0), inputs)
         of_biases = gradients[bias : bias + outputs]
         if gradients.size and number != below_one:
@@ -298,15 +297,14 @@ def fit_critics(critics: AdamStep, inputs: F32, goals: F32, work: Workspace) -> 
     """Move two critics towards goals, `(N,)`; return the mean square of what was missing, and their mean value."""
     count, missing, value = len(inputs), 0.0, 0.0
     slopes = np.empty((count, 1), np.float32)
-    nothing = np.empty((0, 0), np.float32)
     for number in range(2):
-        layers, results = critics.layers[number], work.passes[0]
-        found = forward(critics.values, layers, inputs, results)
+        layers = critics.layers[number]
+        found = forward(critics.values, layers, inputs, work.passes[0])
         for row in range(count):
             error = found[row, 0] - goals[row]
             missing += error * error
             value += found[row, 0]
             slopes[row, 0] = error / count
-        backward(critics.values, layers, inputs, results, slopes, critics.gradients, nothing, work.slopes)
+        backward(critics.values, layers, inputs, work, 0, slopes, critics.gradients, slopes[:0])
     descend(critics)
     return missing / (2 * count), value / (2 * count)

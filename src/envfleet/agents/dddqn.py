@@ -159,9 +159,7 @@ def _learn(sample: Batch, network: AdamStep, target: F32, tau: float, work: Work
         for column in range(1, number + 1):
             slopes[row, column] = -slope / number
         slopes[row, taken] += slope
-    nothing = np.empty((0, 0), np.float32)
-    compiled.backward(network.values, layers, sample.observations, results, slopes, network.gradients, nothing,
-                      work.slopes)  # fmt: skip
+    compiled.backward(network.values, layers, sample.observations, work, 0, slopes, network.gradients, slopes[:0])
     compiled.descend(network)
     if tau:
         compiled.follow(target, network.values, tau)

@@ -294,14 +294,13 @@ def _learn_slab(
 def _fit(learned: AdamStep, batch: Lessons, settings: _Settings, work: Workspace, figures: NDArray[np.float64]) -> None:
     """Make one update, and write its figures."""
     values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.observations)
-    nothing = np.empty((0, 0), np.float32)
     found = compiled.forward(values, layers[1], batch.observations, work.passes[0])
     of_values, missing = np.empty((count, 1), np.float32), 0.0
     for row in range(count):
         error = found[row, 0] - batch.goals[row]
         missing += error * error
         of_values[row, 0] = 2 * settings.value_weight * error / count
-    compiled.backward(values, layers[1], batch.observations, work.passes[0], of_values, gradients, nothing, work.slopes)
+    compiled.backward(values, layers[1], batch.observations, work, 0, of_values, gradients, of_values[:0])
     figures[1] = missing / count
 
     outputs = compiled.forward(values, layers[0], batch.observations, work.passes[0])
@@ -310,7 +309,7 @@ def _fit(learned: AdamStep, batch: Lessons, settings: _Settings, work: Workspace
         slopes = _fit_choices(outputs, batch, settings, figures)
     else:
         slopes = _fit_normal(outputs, values[log_stds:], gradients[log_stds:], batch, settings, figures)
-    compiled.backward(values, layers[0], batch.observations, work.passes[0], slopes, gradients, nothing, work.slopes)
+    compiled.backward(values, layers[0], batch.observations, work, 0, slopes, gradients, slopes[:0])
     compiled.descend(learned)
 
 

@@ -191,8 +191,7 @@ def _fit_actor(
     of_actions, still = np.empty((2, count, size), np.float32), critics.gradients[:0]
     for number in range(2):
         layers, slopes = critics.layers[number], of_second if number else of_first
-        compiled.backward(critics.values, layers, inputs, work.passes[number], slopes, still, of_actions[number],
-                          work.slopes)  # fmt: skip
+        compiled.backward(critics.values, layers, inputs, work, number, slopes, still, of_actions[number])
     share = np.float32(alpha / count)
     slopes = np.empty((count, 2 * size), np.float32)
     for row in range(count):
@@ -203,9 +202,7 @@ def _fit_actor(
             slopes[row, column] = of_mean
             of_log_std = of_mean * made.spreads[row, column] - share
             slopes[row, size + column] = of_log_std * (1 - squashed * squashed) * np.float32(REACH)
-    nothing = np.empty((0, 0), np.float32)
-    compiled.backward(actor.values, actor.layers[0], observations, work.passes[2], slopes, actor.gradients, nothing,
-                      work.slopes)  # fmt: skip
+    compiled.backward(actor.values, actor.layers[0], observations, work, 2, slopes, actor.gradients, slopes[:0])
     return loss / count, entropy / count
 
 

@@ -143,7 +143,7 @@ def _fit_actor(
             actions[row, column] = math.tanh(free[row, column])
     inputs, slopes = compiled.join(observations, actions), np.empty((count, size), np.float32)
     values = compiled.forward(critics, critic, inputs, work.passes[1])
-    compiled.backward(critics, critic, inputs, work.passes[1], of_values, actor.gradients[:0], slopes, work.slopes)
+    compiled.backward(critics, critic, inputs, work, 1, of_values, actor.gradients[:0], slopes)
     weight = settings.penalty / (count * size)
     for row in range(count):
         loss -= values[row, 0] / count
@@ -151,9 +151,7 @@ def _fit_actor(
             saturation, action = free[row, column], actions[row, column]
             loss += weight * saturation * saturation
             slopes[row, column] = slopes[row, column] * (1 - action * action) + 2 * weight * saturation
-    nothing = np.empty((0, 0), np.float32)
-    compiled.backward(actor.values, actor.layers[0], observations, work.passes[0], slopes, actor.gradients, nothing,
-                      work.slopes)  # fmt: skip
+    compiled.backward(actor.values, actor.layers[0], observations, work, 0, slopes, actor.gradients, slopes[:0])
     compiled.descend(actor)
     compiled.follow(target_actor, actor.values, settings.tau)
     compiled.follow(target_critics, critics, settings.tau)
