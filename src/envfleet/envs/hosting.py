@@ -118,6 +118,24 @@ class PlainLog:
         return Portrait(lines, np.arange(1, self._num_steps + 1))
 
 
+class CountedStep(NamedTuple):
+    """A step of some sub-environments, to be counted.
+
+    Attributes:
+        rows: Who stepped, `(K,)`.
+        actions: Theirs.
+        infos: Theirs, in Gymnasium's form.
+        counted: Whose step counts, `(K,)`.
+        ended: Whose episode ended with it, `(K,)`.
+    """
+
+    rows: NDArray[np.int64]
+    actions: Any
+    infos: Mapping[str, Any]
+    counted: NDArray[np.bool_]
+    ended: NDArray[np.bool_]
+
+
 class Hosting:
     """Of an environment of which there is nothing to know; those that have more to tell are children.
 
@@ -147,28 +165,15 @@ class Hosting:
         """Make a fleet in a way of the environment's own; `None` for the usual way."""
         return None
 
-    def count(
-        self,
-        columns: Mapping[str, NDArray[Any]],
-        rows: NDArray[np.int64],
-        actions: Any,
-        infos: Mapping[str, Any],
-        *,
-        counted: NDArray[np.bool_],
-        ended: NDArray[np.bool_],
-    ) -> NDArray[Any] | None:
+    def count(self, columns: Mapping[str, NDArray[Any]], step: CountedStep) -> NDArray[Any] | None:
         """Count a step of some sub-environments.
 
         Args:
             columns: To write to, `(num_envs,)` each.
-            rows: Who stepped, `(K,)`.
-            actions: Theirs.
-            infos: Theirs, in Gymnasium's form.
-            counted: Whose step counts, `(K,)`.
-            ended: Whose episode ended with it, `(K,)`.
+            step: What came of it.
 
         Returns:
-            Why it ended, an entry for each of `rows`; `None` if that is not known.
+            Why it ended, an entry for each of `step.rows`; `None` if that is not known.
         """
         return None
 

@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.envs.hosting import EpisodeProtocol, Hosting
+from envfleet.envs.hosting import CountedStep, EpisodeProtocol, Hosting
 from envfleet.envs.turbofan.engines import LONG_BLOCK, make_engines
 from envfleet.envs.turbofan.kernel import FAILURE, REPAIR, SOLD
 from envfleet.envs.turbofan.plots import EngineLog
@@ -39,21 +39,13 @@ class EngineHosting(Hosting):
         """Make a fleet on one of the programs that all blocks share."""
         return make_engines(spec, num_envs, autoreset_mode, options)
 
-    def count(
-        self,
-        columns: Mapping[str, NDArray[Any]],
-        rows: NDArray[np.int64],
-        actions: Any,
-        infos: Mapping[str, Any],
-        *,
-        counted: NDArray[np.bool_],
-        ended: NDArray[np.bool_],
-    ) -> NDArray[Any] | None:
+    def count(self, columns: Mapping[str, NDArray[Any]], step: CountedStep) -> NDArray[Any] | None:
         """Count flights and repairs; see `Hosting.count`."""
-        final = infos.get("final_info", infos) if ended.any() else infos
-        flights = np.where(ended, final["num_rows"], infos["num_rows"])
-        columns["flights"][rows[counted]] += flights[counted]
-        columns["repairs"][rows[counted]] += np.asarray(actions)[counted] == REPAIR
+        final = step.infos.get("final_info", step.infos) if step.ended.any() else step.infos
+        flights = np.where(step.ended, final["num_rows"], step.infos["num_rows"])
+        who = step.rows[step.counted]
+        columns["flights"][who] += flights[step.counted]
+        columns["repairs"][who] += np.asarray(step.actions)[step.counted] == REPAIR
         reasons: NDArray[Any] = final["reason"]
         return reasons
 

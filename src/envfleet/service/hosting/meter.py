@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.hosting import Hosting
+from envfleet.envs.hosting import CountedStep, Hosting
 from envfleet.service.refusals import EnvFailed
 
 LARGEST_RETURN = 1e100
@@ -100,7 +100,7 @@ class Meter:
         self.columns["returns"][who] += rewards[counted]
         self._check_returns(who, rewards[counted])
         self.columns["lengths"][who] += 1
-        reasons = self.hosting.count(self.columns, rows, actions, infos, counted=counted, ended=ended)
+        reasons = self.hosting.count(self.columns, CountedStep(rows, actions, infos, counted, ended))
         if not ended.any():
             return []
         self.columns["is_running"][rows[ended]] = False
