@@ -104,6 +104,7 @@ GOALS: tuple[tuple[Point, Outline], ...] = (
 
 # Rewards
 WIN_REWARD = 10.0
+REWARD_TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction")  # in a player's infos
 CLOSENESS_TOTAL = -30.0  # the closeness term of a game in which the puck is half the distance below away all the time
 CLOSENESS_DISTANCE = 250 / PIXELS_PER_METRE
 

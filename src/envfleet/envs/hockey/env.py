@@ -162,6 +162,8 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         Raises:
             InvalidArgument: An option or a mode is unknown.
         """
+        if seed is not None:
+            self._reseed(seed)
         check_options(options)
         super().reset(seed=seed)
         unknown = set(options or {}) - _OPTIONS
@@ -181,6 +183,9 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         )
         self._screen.follow(self._game.world)
         return self._observe(0), self._game.inform(0)
+
+    def _reseed(self, seed: int) -> None:
+        """Seed whatever draws beside the environment's own generator: nothing here."""
 
     def _begin(self, is_one_starting: bool, holds: tuple[int, ...] = (0, 0)) -> None:
         if self._mode is Mode.NORMAL:

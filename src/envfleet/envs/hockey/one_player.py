@@ -48,17 +48,9 @@ class HockeyOneEnv(HockeyEnv):
         self.opponent: Any = BasicOpponent(weak=weak_opponent)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.num_actions,), np.float32)
 
-    def reset(
-        self,
-        one_starting: bool | None = None,
-        mode: Mode | str | SupportsIndex | None = None,
-        seed: int | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> tuple[NDArray[Any], Info]:
-        """Begin a game, as `HockeyEnv.reset` does."""
-        if seed is not None and isinstance(self.opponent, BasicOpponent):
+    def _reseed(self, seed: int) -> None:
+        if isinstance(self.opponent, BasicOpponent):
             self.opponent.seed(np.random.SeedSequence(seed, spawn_key=(_OPPONENT_STREAM,)))
-        return super().reset(one_starting, mode, seed, options)
 
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
         """Play one step against the opponent.

@@ -22,7 +22,6 @@ except ImportError as error:
 _Seen = dict[str, NDArray[np.float32]]  # by agent, as everything
 _Infos = dict[str, dict[str, Any]]
 _AGENTS = ("player_one", "player_two")
-_TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction")
 
 
 class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
@@ -124,7 +123,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
             agent: {
                 "mode": info["mode"],
                 "winner": info["winner"] * (-1 if suffix else 1),
-                **{term: info[term + suffix] for term in _TERMS},
+                **{term: info[term + suffix] for term in c.REWARD_TERMS},
             }
             for agent, suffix in zip(self.possible_agents, ("", "_two"), strict=True)
         }

@@ -13,26 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.hockey.kernel.shapes import (
-    CENTRE_X,
-    CENTRE_Y,
-    FIXTURE_OF,
-    HUGE,
-    NUM_BODIES,
-    NUM_MOVING,
-    ONE,
-    PUCK,
-    PUCK_FIXTURE,
-    RADIUS,
-    STATIC_X,
-    STATIC_Y,
-    TWO,
-    VERTEX_COUNT,
-    VERTEX_X,
-    VERTEX_Y,
-    ZERO,
-    F,
-)
+from envfleet.envs.hockey.kernel import shapes as s
+from envfleet.envs.hockey.kernel.shapes import HUGE, NUM_MOVING, ONE, PUCK, TWO, ZERO, F
 from envfleet.envs.hockey.kernel.sines import sincos
 
 _MARGIN = F(0.1)
@@ -42,20 +24,14 @@ Box = tuple[np.float32, np.float32, np.float32, np.float32]
 """Low x, low y, high x, high y."""
 
 
-def build(state: Any) -> None:
-    """Put what stands around into a state that is clear."""
-    for body in range(NUM_MOVING, NUM_BODIES):
-        add_body(state, body, STATIC_X[body], STATIC_Y[body])
-
-
 def add_body(state: Any, body: int, x: np.float32, y: np.float32) -> None:
     """Put a body into the game, upright, at rest and awake."""
     state.x[body] = x
     state.y[body] = y
     state.cosine[body] = ONE
-    _place_centre(state, body)
+    state.centre_x[body], state.centre_y[body] = placed(state, body, s.CENTRE_X[body], s.CENTRE_Y[body])
     begin_sweep(state, body)
-    box = _box(FIXTURE_OF[body], x, y, ONE, ZERO)
+    box = _box(s.FIXTURE_OF[body], x, y, ONE, ZERO)
     _store(state.near, body, box, ZERO)
     _store(state.stored, body, box, _MARGIN)
     if body < NUM_MOVING:
@@ -76,10 +52,8 @@ def teleport(state: Any, body: int, x: np.float32, y: np.float32, angle: np.floa
     state.y[body] = y
     state.angle[body] = angle
     turn(state, body)
-    _place_centre(state, body)
-    state.start_x[body] = state.centre_x[body]
-    state.start_y[body] = state.centre_y[body]
-    state.start_angle[body] = angle
+    state.centre_x[body], state.centre_y[body] = placed(state, body, s.CENTRE_X[body], s.CENTRE_Y[body])
+    begin_sweep(state, body)
     update_box(state, body)
 
 
@@ -89,10 +63,10 @@ def rotated(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[np.flo
     return cosine * x - sine * y, sine * x + cosine * y
 
 
-def _place_centre(state: Any, body: int) -> None:
-    x, y = rotated(state, body, CENTRE_X[body], CENTRE_Y[body])
-    state.centre_x[body] = x + state.x[body]
-    state.centre_y[body] = y + state.y[body]
+def placed(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
+    """Turn a point of the body's frame to the world's."""
+    x, y = rotated(state, body, x, y)
+    return x + state.x[body], y + state.y[body]
 
 
 def turn(state: Any, body: int) -> None:
@@ -103,16 +77,14 @@ def turn(state: Any, body: int) -> None:
 
 def origin(state: Any, body: int) -> tuple[np.float32, np.float32]:
     """Return where the origin is, from the centre of mass."""
-    x, y = rotated(state, body, CENTRE_X[body], CENTRE_Y[body])
+    x, y = rotated(state, body, s.CENTRE_X[body], s.CENTRE_Y[body])
     return state.centre_x[body] - x, state.centre_y[body] - y
 
 
 def follow(state: Any, body: int) -> None:
     """Bring the origin to where the centre of mass and the angle are."""
     turn(state, body)
-    x, y = origin(state, body)
-    state.x[body] = x
-    state.y[body] = y
+    state.x[body], state.y[body] = origin(state, body)
 
 
 def travel(state: Any, body: int, time_s: np.float32) -> None:
@@ -164,14 +136,14 @@ def advance(state: Any, body: int, progress: np.float32) -> None:
 
 def update_box(state: Any, body: int) -> None:
     """Look where the body's sweep goes, and let its stored box grow if it goes out of it."""
-    fixture = FIXTURE_OF[body]
+    fixture = s.FIXTURE_OF[body]
     x, y = state.x[body], state.y[body]
     if body == PUCK:
         begin_x, begin_y, cosine, sine = state.start_x[body], state.start_y[body], ONE, ZERO
     else:
         sine, cosine = sincos(state.start_angle[body])
-        begin_x = state.start_x[body] - (cosine * CENTRE_X[body] - sine * CENTRE_Y[body])
-        begin_y = state.start_y[body] - (sine * CENTRE_X[body] + cosine * CENTRE_Y[body])
+        begin_x = state.start_x[body] - (cosine * s.CENTRE_X[body] - sine * s.CENTRE_Y[body])
+        begin_y = state.start_y[body] - (sine * s.CENTRE_X[body] + cosine * s.CENTRE_Y[body])
     low_x, low_y, high_x, high_y = _box(fixture, begin_x, begin_y, cosine, sine)
     end_low_x, end_low_y, end_high_x, end_high_y = _box(fixture, x, y, state.cosine[body], state.sine[body])
     low_x, low_y = min(low_x, end_low_x), min(low_y, end_low_y)
@@ -207,13 +179,13 @@ def are_apart(boxes: Any, a: int, b: int, gap: Any) -> bool:
 
 def _box(fixture: int, x: np.float32, y: np.float32, cosine: np.float32, sine: np.float32) -> Box:
     """Return the tight box around a fixture, skin included."""
-    radius = RADIUS[fixture]
-    if fixture == PUCK_FIXTURE:
+    radius = s.RADIUS[fixture]
+    if fixture == s.PUCK_FIXTURE:
         return x - radius, y - radius, x + radius, y + radius
     low_x, low_y, high_x, high_y = HUGE, HUGE, -HUGE, -HUGE
-    for k in range(VERTEX_COUNT[fixture]):
-        vertex_x = (cosine * VERTEX_X[fixture, k] - sine * VERTEX_Y[fixture, k]) + x
-        vertex_y = (sine * VERTEX_X[fixture, k] + cosine * VERTEX_Y[fixture, k]) + y
+    for k in range(s.VERTEX_COUNT[fixture]):
+        vertex_x = (cosine * s.VERTEX_X[fixture, k] - sine * s.VERTEX_Y[fixture, k]) + x
+        vertex_y = (sine * s.VERTEX_X[fixture, k] + cosine * s.VERTEX_Y[fixture, k]) + y
         low_x, low_y = min(low_x, vertex_x), min(low_y, vertex_y)
         high_x, high_y = max(high_x, vertex_x), max(high_y, vertex_y)
     return low_x - radius, low_y - radius, high_x + radius, high_y + radius

@@ -8,27 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey.kernel import shapes as s
 from envfleet.envs.hockey.kernel.bodies import are_apart, wake
 from envfleet.envs.hockey.kernel.distance import distance
 from envfleet.envs.hockey.kernel.manifolds import touch_polygons, touch_puck
 from envfleet.envs.hockey.kernel.pairs import drop_pair, fixtures
-from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
-    EPSILON,
-    IS_SENSOR,
-    LEFT_SENSOR,
-    NUM_MOVING,
-    ONE,
-    PAIR_A,
-    PAIR_B,
-    PUCK,
-    PUCK_FIXTURE,
-    RACKET_ONE,
-    RACKET_TWO,
-    RADIUS,
-    ZERO,
-    F,
-)
+from envfleet.envs.hockey.kernel.shapes import EPSILON, NUM_MOVING, ONE, PUCK, RACKET_ONE, RACKET_TWO, ZERO, F
 from envfleet.kernels import outlined
 
 _TEN_EPSILON = F(10) * EPSILON
@@ -37,25 +22,23 @@ _APART = F(0.2)  # m; so far apart that no contact can come of it, even if a rac
 
 def update_contacts(state: Any) -> None:
     """Look at all pairs, and forget those that are no longer near each other."""
-    place = state.num_pairs - 1
-    while place >= 0:
+    for place in range(state.num_pairs - 1, -1, -1):
         pair = state.pairs[place]
-        a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
+        a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]
         if state.is_awake[b] or (a < NUM_MOVING and state.is_awake[a]):
             if are_apart(state.stored, a, b, ZERO):
                 drop_pair(state, place)
             else:
                 update_contact(state, pair)
-        place -= 1
 
 
 @outlined
 def update_contact(state: Any, pair: int) -> None:
     """Look at one pair: its manifold, with the impulses of points that were there before, and whether it touches."""
-    a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
+    a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]
     state.is_enabled[pair] = True
     was_touching = state.is_touching[pair] != 0
-    if IS_SENSOR[pair]:
+    if s.IS_SENSOR[pair]:
         is_touching = _is_in_goal(state, pair)
     else:
         if are_apart(state.near, a, b, _APART):
@@ -76,7 +59,7 @@ def _renew_manifold(state: Any, pair: int) -> None:
     count, feature_one, feature_two = state.num_points[pair], state.feature[one], state.feature[two]
     normal_one, normal_two = state.normal_impulse[one], state.normal_impulse[two]
     tangent_one, tangent_two = state.tangent_impulse[one], state.tangent_impulse[two]
-    if PAIR_B[pair] == PUCK_FIXTURE:
+    if s.PAIR_B[pair] == s.PUCK_FIXTURE:
         touch_puck(state, pair)
     else:
         touch_polygons(state, pair)
@@ -94,22 +77,22 @@ def _renew_manifold(state: Any, pair: int) -> None:
 
 def _is_in_goal(state: Any, pair: int) -> bool:
     fixture = fixtures(state, pair)[0]
-    body = BODY_OF[fixture]
+    body = s.BODY_OF[fixture]
     if are_apart(state.near, body, PUCK, _APART):
         return False
     state.simplex_size = 0
     pose = (state.x[PUCK], state.y[PUCK], ONE, ZERO)
-    apart = distance(state, fixture, state.x[body], state.y[body], PUCK_FIXTURE, pose)
-    radii = RADIUS[fixture] + RADIUS[PUCK_FIXTURE]
+    apart = distance(state, fixture, state.x[body], state.y[body], s.PUCK_FIXTURE, pose)
+    radii = s.RADIUS[fixture] + s.RADIUS[s.PUCK_FIXTURE]
     return bool(not (apart > radii and apart > EPSILON) or apart - radii < _TEN_EPSILON)
 
 
 def _referee(state: Any, pair: int) -> None:
     """Judge what the puck begins to touch: goals and catches."""
-    if IS_SENSOR[pair]:
-        state.winner = -1 if PAIR_A[pair] == LEFT_SENSOR else 1
+    if s.IS_SENSOR[pair]:
+        state.winner = -1 if s.PAIR_A[pair] == s.LEFT_SENSOR else 1
         return
-    racket = BODY_OF[PAIR_A[pair]]
+    racket = s.BODY_OF[s.PAIR_A[pair]]
     if racket >= NUM_MOVING or not state.can_hold or state.holds[racket] != 0:
         return
     speed = float(state.velocity_x[PUCK])

@@ -25,6 +25,12 @@ _MAX_ROUNDS = 20
 _EPSILON_SQUARED = EPSILON * EPSILON
 
 
+def moved(pose: Pose, x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
+    """Return where a point of a shape that has this pose is."""
+    origin_x, origin_y, cosine, sine = pose
+    return (cosine * x - sine * y) + origin_x, (sine * x + cosine * y) + origin_y
+
+
 def support(fixture: int, x: np.float32, y: np.float32) -> int:
     """Return the vertex that is farthest in a direction, in the frame of the fixture."""
     most, found = VERTEX_X[fixture, 0] * x + VERTEX_Y[fixture, 0] * y, 0
@@ -92,13 +98,10 @@ def _resume(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pose: 
 
 
 def _set_vertex(state: Any, k: int, a: int, a_x: np.float32, a_y: np.float32, b: int, pose: Pose) -> None:
-    b_x, b_y, cosine, sine = pose
     on_a, on_b = state.simplex_a[k], state.simplex_b[k]
-    x, y = VERTEX_X[b, on_b], VERTEX_Y[b, on_b]
     state.simplex_ax[k] = VERTEX_X[a, on_a] + a_x
     state.simplex_ay[k] = VERTEX_Y[a, on_a] + a_y
-    state.simplex_bx[k] = (cosine * x - sine * y) + b_x
-    state.simplex_by[k] = (sine * x + cosine * y) + b_y
+    state.simplex_bx[k], state.simplex_by[k] = moved(pose, VERTEX_X[b, on_b], VERTEX_Y[b, on_b])
     state.simplex_x[k] = state.simplex_bx[k] - state.simplex_ax[k]
     state.simplex_y[k] = state.simplex_by[k] - state.simplex_ay[k]
     state.simplex_share[k] = ONE
@@ -132,24 +135,30 @@ def _direction(state: Any) -> tuple[np.float32, np.float32]:
     return along_y, -along_x
 
 
+def _keep_vertex(state: Any) -> None:
+    """Reduce the simplex to its first vertex."""
+    state.simplex_share[0] = ONE
+    state.simplex_size = 1
+
+
+def _keep_segment(state: Any, first: np.float32, second: np.float32) -> None:
+    """Reduce the simplex to its first two vertices, which have these weights."""
+    inverse = ONE / (first + second)
+    state.simplex_share[0], state.simplex_share[1] = first * inverse, second * inverse
+    state.simplex_size = 2
+
+
 def _reduce_segment(state: Any) -> None:
     x, y = state.simplex_x, state.simplex_y
     along_x, along_y = x[1] - x[0], y[1] - y[0]
-    second = -(x[0] * along_x + y[0] * along_y)
+    first, second = x[1] * along_x + y[1] * along_y, -(x[0] * along_x + y[0] * along_y)
     if second <= ZERO:
-        state.simplex_share[0] = ONE
-        state.simplex_size = 1
-        return
-    first = x[1] * along_x + y[1] * along_y
-    if first <= ZERO:
+        _keep_vertex(state)
+    elif first <= ZERO:
         _copy_vertex(state, 1, 0)
-        state.simplex_share[0] = ONE
-        state.simplex_size = 1
-        return
-    inverse = ONE / (first + second)
-    state.simplex_share[0] = first * inverse
-    state.simplex_share[1] = second * inverse
-    state.simplex_size = 2
+        _keep_vertex(state)
+    else:
+        _keep_segment(state, first, second)
 
 
 def _reduce_triangle(state: Any) -> None:
@@ -161,34 +170,24 @@ def _reduce_triangle(state: Any) -> None:
     d12_1, d12_2 = x2 * e12x + y2 * e12y, -(x1 * e12x + y1 * e12y)
     turn = e01x * e02y - e01y * e02x
     d0, d1, d2 = turn * (x1 * y2 - y1 * x2), turn * (x2 * y0 - y2 * x0), turn * (x0 * y1 - y0 * x1)
-    share = state.simplex_share
     if d01_1 <= ZERO and d02_2 <= ZERO:
-        share[0] = ONE
-        state.simplex_size = 1
+        _keep_vertex(state)
     elif d01_0 > ZERO and d01_1 > ZERO and d2 <= ZERO:
-        inverse = ONE / (d01_0 + d01_1)
-        share[0], share[1] = d01_0 * inverse, d01_1 * inverse
-        state.simplex_size = 2
+        _keep_segment(state, d01_0, d01_1)
     elif d02_0 > ZERO and d02_2 > ZERO and d1 <= ZERO:
-        inverse = ONE / (d02_0 + d02_2)
         _copy_vertex(state, 2, 1)
-        share[0], share[1] = d02_0 * inverse, d02_2 * inverse
-        state.simplex_size = 2
+        _keep_segment(state, d02_0, d02_2)
     elif d01_0 <= ZERO and d12_2 <= ZERO:
         _copy_vertex(state, 1, 0)
-        share[0] = ONE
-        state.simplex_size = 1
+        _keep_vertex(state)
     elif d02_0 <= ZERO and d12_1 <= ZERO:
         _copy_vertex(state, 2, 0)
-        share[0] = ONE
-        state.simplex_size = 1
+        _keep_vertex(state)
     elif d12_1 > ZERO and d12_2 > ZERO and d0 <= ZERO:
-        inverse = ONE / (d12_1 + d12_2)
         _copy_vertex(state, 2, 0)
-        share[0], share[1] = d12_2 * inverse, d12_1 * inverse
-        state.simplex_size = 2
+        _keep_segment(state, d12_2, d12_1)
     else:
-        inverse = ONE / (d0 + d1 + d2)
+        share, inverse = state.simplex_share, ONE / (d0 + d1 + d2)
         share[0], share[1], share[2] = d0 * inverse, d1 * inverse, d2 * inverse
         state.simplex_size = 3
 

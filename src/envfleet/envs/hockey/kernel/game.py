@@ -49,17 +49,7 @@ class Hockey(Kernel):
     max_episode_steps: ClassVar[int | None] = c.TIME_LIMIT_STEPS[Mode.NORMAL] + 1
     render_fps = c.STEPS_PER_SECOND
     has_own_params = True
-    info_fields = (
-        "mode",
-        "winner",
-        "reward_closeness_to_puck",
-        "reward_touch_puck",
-        "reward_puck_direction",
-        "reward_two",
-        "reward_closeness_to_puck_two",
-        "reward_touch_puck_two",
-        "reward_puck_direction_two",
-    )
+    info_fields = ("mode", "winner", *c.REWARD_TERMS, "reward_two", *(f"{term}_two" for term in c.REWARD_TERMS))
 
     class State(Kernel.State):
         """The game (winner, hold counters, rewards), then bodies, pairs, contacts, and room to compute in."""

@@ -12,23 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.hockey.kernel.distance import Pose, distance, support
+from envfleet.envs.hockey.kernel import shapes as s
+from envfleet.envs.hockey.kernel.distance import Pose, distance, moved, support
 from envfleet.envs.hockey.kernel.pairs import fixtures
-from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
-    CENTRE_X,
-    CENTRE_Y,
-    EPSILON,
-    HALF,
-    ONE,
-    PUCK,
-    RADIUS,
-    SLOP,
-    VERTEX_X,
-    VERTEX_Y,
-    ZERO,
-    F,
-)
+from envfleet.envs.hockey.kernel.shapes import EPSILON, HALF, ONE, PUCK, SLOP, ZERO, F
 from envfleet.envs.hockey.kernel.sines import sincos
 from envfleet.kernels import outlined
 
@@ -50,14 +37,14 @@ Axis = tuple[int, np.float32, np.float32, np.float32, np.float32]
 def time_of_impact(state: Any, pair: int) -> np.float32:
     """Share of the sweep after which the two shapes of a pair touch; -1 if they do not, or overlap from the start."""
     a, b = fixtures(state, pair)
-    body = BODY_OF[b]
-    target = max(SLOP, (RADIUS[a] + RADIUS[b]) - _OVERLAP)
+    body = s.BODY_OF[b]
+    target = max(SLOP, (s.RADIUS[a] + s.RADIUS[b]) - _OVERLAP)
     turns = _TURN * F(math.floor(state.start_angle[body] / _TURN))
     motion = (body, state.start_angle[body] - turns, state.angle[body] - turns)
     begin = ZERO
     state.simplex_size = 0
     for _ in range(_MAX_LOOKS):
-        a_x, a_y = _standing(state, a, begin)
+        a_x, a_y = _centre(state, s.BODY_OF[a], begin)
         pose = _pose(state, motion, begin)
         apart = distance(state, a, a_x, a_y, b, pose)
         if apart <= ZERO:
@@ -108,35 +95,30 @@ def _push_back(
     return False, begin
 
 
-def _standing(state: Any, a: int, time: np.float32) -> tuple[np.float32, np.float32]:
-    """Return where the body that stands is, rounded as for one that moves."""
-    body, left = BODY_OF[a], ONE - time
+def _centre(state: Any, body: int, time: np.float32) -> tuple[np.float32, np.float32]:
+    """Return where the centre of mass is at a time of the sweep; what stands is rounded as what moves."""
+    left = ONE - time
     x = left * state.start_x[body] + time * state.centre_x[body]
-    y = left * state.start_y[body] + time * state.centre_y[body]
-    return x, y
+    return x, left * state.start_y[body] + time * state.centre_y[body]
 
 
 def _pose(state: Any, motion: Motion, time: np.float32) -> Pose:
     """Origin, cosine and sine of the moving body at a time of its sweep."""
     body, start_angle, end_angle = motion
-    left = ONE - time
-    x = left * state.start_x[body] + time * state.centre_x[body]
-    y = left * state.start_y[body] + time * state.centre_y[body]
+    x, y = _centre(state, body, time)
     if body == PUCK:
         return x, y, ONE, ZERO
-    sine, cosine = sincos(left * start_angle + time * end_angle)
-    x -= cosine * CENTRE_X[body] - sine * CENTRE_Y[body]
-    y -= sine * CENTRE_X[body] + cosine * CENTRE_Y[body]
+    sine, cosine = sincos((ONE - time) * start_angle + time * end_angle)
+    x -= cosine * s.CENTRE_X[body] - sine * s.CENTRE_Y[body]
+    y -= sine * s.CENTRE_X[body] + cosine * s.CENTRE_Y[body]
     return x, y, cosine, sine
 
 
 def _find_axis(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pose: Pose) -> Axis:
     """Return the axis between the closest features: its kind, direction, and a point on the face that it belongs to."""
-    b_x, b_y, cosine, sine = pose
     one, two = state.simplex_a[0], state.simplex_b[0]
-    a_point_x, a_point_y = VERTEX_X[a, one] + a_x, VERTEX_Y[a, one] + a_y
-    b_point_x = (cosine * VERTEX_X[b, two] - sine * VERTEX_Y[b, two]) + b_x
-    b_point_y = (sine * VERTEX_X[b, two] + cosine * VERTEX_Y[b, two]) + b_y
+    a_point_x, a_point_y = s.VERTEX_X[a, one] + a_x, s.VERTEX_Y[a, one] + a_y
+    b_point_x, b_point_y = moved(pose, s.VERTEX_X[b, two], s.VERTEX_Y[b, two])
     if state.simplex_size == 1:
         x, y = _normalised(b_point_x - a_point_x, b_point_y - a_point_y)
         return _CORNERS, x, y, ZERO, ZERO
@@ -147,11 +129,12 @@ def _find_axis(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pos
 
 def _face_axis(kind: int, shape: int, one: int, two: int, pose: Pose, x: np.float32, y: np.float32) -> Axis:
     """Return the axis of the face between two vertices of a shape that looks to a point of the other shape."""
-    shape_x, shape_y, cosine, sine = pose
-    from_x, from_y, to_x, to_y = VERTEX_X[shape, one], VERTEX_Y[shape, one], VERTEX_X[shape, two], VERTEX_Y[shape, two]
+    _, _, cosine, sine = pose
+    from_x, from_y = s.VERTEX_X[shape, one], s.VERTEX_Y[shape, one]
+    to_x, to_y = s.VERTEX_X[shape, two], s.VERTEX_Y[shape, two]
     normal_x, normal_y = _normalised(to_y - from_y, -(to_x - from_x))
     middle_x, middle_y = HALF * (from_x + to_x), HALF * (from_y + to_y)
-    face_x, face_y = (cosine * middle_x - sine * middle_y) + shape_x, (sine * middle_x + cosine * middle_y) + shape_y
+    face_x, face_y = moved(pose, middle_x, middle_y)
     separation = (x - face_x) * (cosine * normal_x - sine * normal_y)
     separation += (y - face_y) * (sine * normal_x + cosine * normal_y)
     if separation < ZERO:
@@ -188,15 +171,15 @@ def _separation(
 ) -> np.float32:
     """Return how far two vertices, or a vertex and a face, are apart along an axis at a time."""
     kind, x, y, middle_x, middle_y = axis
-    a_x, a_y = _standing(state, a, time)
-    b_x, b_y, cosine, sine = _pose(state, motion, time)
+    a_x, a_y = _centre(state, s.BODY_OF[a], time)
+    pose = _pose(state, motion, time)
     if kind == _FACE_OF_B:
-        face_x, face_y = (cosine * middle_x - sine * middle_y) + b_x, (sine * middle_x + cosine * middle_y) + b_y
+        _, _, cosine, sine = pose
+        face_x, face_y = moved(pose, middle_x, middle_y)
         normal_x, normal_y = cosine * x - sine * y, sine * x + cosine * y
-        away_x, away_y = (VERTEX_X[a, on_a] + a_x) - face_x, (VERTEX_Y[a, on_a] + a_y) - face_y
+        away_x, away_y = (s.VERTEX_X[a, on_a] + a_x) - face_x, (s.VERTEX_Y[a, on_a] + a_y) - face_y
         return F(away_x * normal_x + away_y * normal_y)
-    point_x = (cosine * VERTEX_X[b, on_b] - sine * VERTEX_Y[b, on_b]) + b_x
-    point_y = (sine * VERTEX_X[b, on_b] + cosine * VERTEX_Y[b, on_b]) + b_y
+    point_x, point_y = moved(pose, s.VERTEX_X[b, on_b], s.VERTEX_Y[b, on_b])
     if kind == _FACE_OF_A:
         return F((point_x - (middle_x + a_x)) * x + (point_y - (middle_y + a_y)) * y)
-    return F((point_x - (VERTEX_X[a, on_a] + a_x)) * x + (point_y - (VERTEX_Y[a, on_a] + a_y)) * y)
+    return F((point_x - (s.VERTEX_X[a, on_a] + a_x)) * x + (point_y - (s.VERTEX_Y[a, on_a] + a_y)) * y)

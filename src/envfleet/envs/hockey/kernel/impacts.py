@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from envfleet.envs.hockey.kernel import shapes as s
 from envfleet.envs.hockey.kernel.bodies import (
     advance,
     advance_start,
@@ -23,20 +24,7 @@ from envfleet.envs.hockey.kernel.bodies import (
 from envfleet.envs.hockey.kernel.contacts import update_contact
 from envfleet.envs.hockey.kernel.impact import time_of_impact
 from envfleet.envs.hockey.kernel.pairs import find_pairs
-from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
-    EPSILON,
-    IS_SENSOR,
-    NUM_BODIES,
-    NUM_MOVING,
-    ONE,
-    PAIR_A,
-    PAIR_B,
-    SLOP,
-    STEP_S,
-    ZERO,
-    F,
-)
+from envfleet.envs.hockey.kernel.shapes import EPSILON, NUM_MOVING, ONE, SLOP, STEP_S, ZERO, F
 from envfleet.envs.hockey.kernel.solver import MAX_CONTACTS, add_contact, correct_positions, prepare, solve_velocities
 from envfleet.kernels import outlined
 
@@ -54,8 +42,7 @@ Sweep = tuple[np.float32, np.float32, np.float32, np.float32, np.float32, np.flo
 @outlined
 def solve_impacts(state: Any) -> None:
     """Solve one impact after the other, the earliest first."""
-    for body in range(NUM_BODIES):
-        state.progress[body] = ZERO
+    state.progress[:] = ZERO
     for k in range(state.num_pairs):
         state.is_timed[state.pairs[k]] = False
         state.num_events[state.pairs[k]] = 0
@@ -68,12 +55,10 @@ def solve_impacts(state: Any) -> None:
 
 def _find_earliest(state: Any) -> tuple[int, np.float32]:
     found, earliest = -1, ONE
-    place = state.num_pairs - 1
-    while place >= 0:
+    for place in range(state.num_pairs - 1, -1, -1):
         pair = state.pairs[place]
-        place -= 1
-        a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
-        if a < NUM_MOVING or IS_SENSOR[pair] or not state.is_enabled[pair] or state.num_events[pair] > _MAX_EVENTS:
+        a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]
+        if a < NUM_MOVING or s.IS_SENSOR[pair] or not state.is_enabled[pair] or state.num_events[pair] > _MAX_EVENTS:
             continue
         if not state.is_timed[pair]:
             if not state.is_awake[b]:
@@ -100,7 +85,7 @@ def _time(state: Any, pair: int, a: int, b: int) -> np.float32:
 
 def _solve_impact(state: Any, pair: int, time: np.float32) -> None:
     """Stop at an impact, and let the body go on from there."""
-    a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
+    a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]
     sweep_a, sweep_b = _sweep(state, a), _sweep(state, b)
     advance(state, a, time)
     advance(state, b, time)
@@ -122,7 +107,7 @@ def _solve_impact(state: Any, pair: int, time: np.float32) -> None:
     follow(state, b)
     update_box(state, b)
     for k in range(state.num_pairs):
-        if b in (BODY_OF[PAIR_A[state.pairs[k]]], BODY_OF[PAIR_B[state.pairs[k]]]):
+        if b in (s.BODY_OF[s.PAIR_A[state.pairs[k]]], s.BODY_OF[s.PAIR_B[state.pairs[k]]]):
             state.is_timed[state.pairs[k]] = False
     find_pairs(state)
 
@@ -131,12 +116,10 @@ def _gather(state: Any, first: int, b: int, time: np.float32) -> int:
     """Take in whatever standing thing the body touches at a time, the impact first; returns how many contacts."""
     add_contact(state, 0, first)
     count = 1
-    place = state.num_pairs - 1
-    while place >= 0:
+    for place in range(state.num_pairs - 1, -1, -1):
         pair = state.pairs[place]
-        place -= 1
-        other = BODY_OF[PAIR_A[pair]]
-        if pair == first or BODY_OF[PAIR_B[pair]] != b or other < NUM_MOVING or IS_SENSOR[pair]:
+        other = s.BODY_OF[s.PAIR_A[pair]]
+        if pair == first or s.BODY_OF[s.PAIR_B[pair]] != b or other < NUM_MOVING or s.IS_SENSOR[pair]:
             continue
         sweep = _sweep(state, other)
         advance(state, other, time)

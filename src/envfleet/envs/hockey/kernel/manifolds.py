@@ -12,30 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.hockey.kernel.bodies import rotated
+from envfleet.envs.hockey.kernel import shapes as s
+from envfleet.envs.hockey.kernel.bodies import placed, rotated
+from envfleet.envs.hockey.kernel.distance import support
 from envfleet.envs.hockey.kernel.pairs import fixtures
-from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
-    CENTROID_X,
-    CENTROID_Y,
-    EPSILON,
-    HALF,
-    HUGE,
-    NORMAL_X,
-    NORMAL_Y,
-    ONE,
-    PUCK,
-    PUCK_FIXTURE,
-    RADIUS,
-    VERTEX_COUNT,
-    VERTEX_X,
-    VERTEX_Y,
-    ZERO,
-    F,
-)
+from envfleet.envs.hockey.kernel.shapes import EPSILON, HALF, HUGE, ONE, PUCK, ZERO, F
 from envfleet.kernels import outlined
 
-_TWO_SKINS = RADIUS[0] + RADIUS[0]
+_TWO_SKINS = s.RADIUS[0] + s.RADIUS[0]
 _FAR = F(0.98)  # the other polygon's face is taken if it is clearly better, so that the choice does not flicker
 _NEAR = F(0.001)
 
@@ -51,23 +35,24 @@ Corner = tuple[np.float32, np.float32, int]
 def touch_puck(state: Any, pair: int) -> None:
     """Find where the puck touches a polygon."""
     shape = fixtures(state, pair)[0]
-    a = BODY_OF[shape]
+    a = s.BODY_OF[shape]
     state.num_points[pair] = 0
     away_x, away_y = state.x[PUCK] - state.x[a], state.y[PUCK] - state.y[a]
     x = state.cosine[a] * away_x + state.sine[a] * away_y
     y = -state.sine[a] * away_x + state.cosine[a] * away_y
-    radius = RADIUS[shape] + RADIUS[PUCK_FIXTURE]
+    radius = s.RADIUS[shape] + s.RADIUS[s.PUCK_FIXTURE]
     best, edge = -HUGE, 0
-    for k in range(VERTEX_COUNT[shape]):
-        separation = NORMAL_X[shape, k] * (x - VERTEX_X[shape, k]) + NORMAL_Y[shape, k] * (y - VERTEX_Y[shape, k])
+    for k in range(s.VERTEX_COUNT[shape]):
+        from_x, from_y = x - s.VERTEX_X[shape, k], y - s.VERTEX_Y[shape, k]
+        separation = s.NORMAL_X[shape, k] * from_x + s.NORMAL_Y[shape, k] * from_y
         if separation > radius:
             return
         if separation > best:
             best, edge = separation, k
-    after = edge + 1 if edge + 1 < VERTEX_COUNT[shape] else 0
-    first_x, first_y = VERTEX_X[shape, edge], VERTEX_Y[shape, edge]
-    second_x, second_y = VERTEX_X[shape, after], VERTEX_Y[shape, after]
-    normal_x, normal_y = NORMAL_X[shape, edge], NORMAL_Y[shape, edge]
+    after = edge + 1 if edge + 1 < s.VERTEX_COUNT[shape] else 0
+    first_x, first_y = s.VERTEX_X[shape, edge], s.VERTEX_Y[shape, edge]
+    second_x, second_y = s.VERTEX_X[shape, after], s.VERTEX_Y[shape, after]
+    normal_x, normal_y = s.NORMAL_X[shape, edge], s.NORMAL_Y[shape, edge]
     plane_x, plane_y = HALF * (first_x + second_x), HALF * (first_y + second_y)
     if best >= EPSILON:
         along_x, along_y = second_x - first_x, second_y - first_y
@@ -116,39 +101,37 @@ def _rotated_back(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[
     return cosine * x + sine * y, -sine * x + cosine * y
 
 
+def _facing(fixture: int, x: np.float32, y: np.float32) -> int:
+    """Return the edge that looks farthest in a direction, in the frame of the fixture."""
+    most, edge = -HUGE, 0
+    for k in range(s.VERTEX_COUNT[fixture]):
+        reach = s.NORMAL_X[fixture, k] * x + s.NORMAL_Y[fixture, k] * y
+        if reach > most:
+            most, edge = reach, k
+    return edge
+
+
 @outlined
 def _edge_separation(state: Any, one: int, edge: int, two: int) -> np.float32:
     """Return how far the second polygon is in front of an edge of the first."""
-    a, b = BODY_OF[one], BODY_OF[two]
-    world_x, world_y = rotated(state, a, NORMAL_X[one, edge], NORMAL_Y[one, edge])
+    a, b = s.BODY_OF[one], s.BODY_OF[two]
+    world_x, world_y = rotated(state, a, s.NORMAL_X[one, edge], s.NORMAL_Y[one, edge])
     x, y = _rotated_back(state, b, world_x, world_y)
-    least, nearest = HUGE, 0
-    for k in range(VERTEX_COUNT[two]):
-        reach = VERTEX_X[two, k] * x + VERTEX_Y[two, k] * y
-        if reach < least:
-            least, nearest = reach, k
-    from_x, from_y = rotated(state, a, VERTEX_X[one, edge], VERTEX_Y[one, edge])
-    to_x, to_y = rotated(state, b, VERTEX_X[two, nearest], VERTEX_Y[two, nearest])
-    apart_x = (to_x + state.x[b]) - (from_x + state.x[a])
-    apart_y = (to_y + state.y[b]) - (from_y + state.y[a])
-    return F(apart_x * world_x + apart_y * world_y)
+    nearest = support(two, -x, -y)
+    from_x, from_y = placed(state, a, s.VERTEX_X[one, edge], s.VERTEX_Y[one, edge])
+    to_x, to_y = placed(state, b, s.VERTEX_X[two, nearest], s.VERTEX_Y[two, nearest])
+    return F((to_x - from_x) * world_x + (to_y - from_y) * world_y)
 
 
 @outlined
 def _largest_separation(state: Any, one: int, two: int) -> tuple[np.float32, int]:
     """Return the largest separation over the edges of the first polygon, and its edge."""
-    a, b = BODY_OF[one], BODY_OF[two]
-    count = VERTEX_COUNT[one]
-    from_x, from_y = rotated(state, a, CENTROID_X[one], CENTROID_Y[one])
-    to_x, to_y = rotated(state, b, CENTROID_X[two], CENTROID_Y[two])
-    apart_x = (to_x + state.x[b]) - (from_x + state.x[a])
-    apart_y = (to_y + state.y[b]) - (from_y + state.y[a])
-    x, y = _rotated_back(state, a, apart_x, apart_y)
-    most, edge = -HUGE, 0
-    for k in range(count):
-        reach = NORMAL_X[one, k] * x + NORMAL_Y[one, k] * y
-        if reach > most:
-            most, edge = reach, k
+    a, b = s.BODY_OF[one], s.BODY_OF[two]
+    count = s.VERTEX_COUNT[one]
+    from_x, from_y = placed(state, a, s.CENTROID_X[one], s.CENTROID_Y[one])
+    to_x, to_y = placed(state, b, s.CENTROID_X[two], s.CENTROID_Y[two])
+    x, y = _rotated_back(state, a, to_x - from_x, to_y - from_y)
+    edge = _facing(one, x, y)
     best = _edge_separation(state, one, edge, two)
     before = edge - 1 if edge > 0 else count - 1
     after = edge + 1 if edge + 1 < count else 0
@@ -173,27 +156,21 @@ def _largest_separation(state: Any, one: int, two: int) -> tuple[np.float32, int
 @outlined
 def _clip(state: Any, pair: int, one: int, two: int, edge: int, is_face_b: bool) -> None:
     """Cut the edge of the second polygon that faces an edge of the first, and keep what is near enough."""
-    a, b = BODY_OF[one], BODY_OF[two]
-    world_x, world_y = rotated(state, a, NORMAL_X[one, edge], NORMAL_Y[one, edge])
+    a, b = s.BODY_OF[one], s.BODY_OF[two]
+    world_x, world_y = rotated(state, a, s.NORMAL_X[one, edge], s.NORMAL_Y[one, edge])
     x, y = _rotated_back(state, b, world_x, world_y)
-    least, facing = HUGE, 0
-    for k in range(VERTEX_COUNT[two]):
-        reach = x * NORMAL_X[two, k] + y * NORMAL_Y[two, k]
-        if reach < least:
-            least, facing = reach, k
-    after = facing + 1 if facing + 1 < VERTEX_COUNT[two] else 0
-    one_x, one_y = rotated(state, b, VERTEX_X[two, facing], VERTEX_Y[two, facing])
-    two_x, two_y = rotated(state, b, VERTEX_X[two, after], VERTEX_Y[two, after])
-    corner_one = (one_x + state.x[b], one_y + state.y[b], _VERTEX_ON_FACE + 8 * facing + edge)
-    corner_two = (two_x + state.x[b], two_y + state.y[b], _VERTEX_ON_FACE + 8 * after + edge)
+    facing = _facing(two, -x, -y)
+    after = facing + 1 if facing + 1 < s.VERTEX_COUNT[two] else 0
+    one_x, one_y = placed(state, b, s.VERTEX_X[two, facing], s.VERTEX_Y[two, facing])
+    two_x, two_y = placed(state, b, s.VERTEX_X[two, after], s.VERTEX_Y[two, after])
+    corner_one = (one_x, one_y, _VERTEX_ON_FACE + 8 * facing + edge)
+    corner_two = (two_x, two_y, _VERTEX_ON_FACE + 8 * after + edge)
 
-    following = edge + 1 if edge + 1 < VERTEX_COUNT[one] else 0
-    tangent_x, tangent_y = rotated(state, a, -NORMAL_Y[one, edge], NORMAL_X[one, edge])
+    following = edge + 1 if edge + 1 < s.VERTEX_COUNT[one] else 0
+    tangent_x, tangent_y = rotated(state, a, -s.NORMAL_Y[one, edge], s.NORMAL_X[one, edge])
     normal_x, normal_y = tangent_y, -tangent_x
-    first_x, first_y = rotated(state, a, VERTEX_X[one, edge], VERTEX_Y[one, edge])
-    first_x, first_y = first_x + state.x[a], first_y + state.y[a]
-    second_x, second_y = rotated(state, a, VERTEX_X[one, following], VERTEX_Y[one, following])
-    second_x, second_y = second_x + state.x[a], second_y + state.y[a]
+    first_x, first_y = placed(state, a, s.VERTEX_X[one, edge], s.VERTEX_Y[one, edge])
+    second_x, second_y = placed(state, a, s.VERTEX_X[one, following], s.VERTEX_Y[one, following])
     front = normal_x * first_x + normal_y * first_y
     side = -(tangent_x * first_x + tangent_y * first_y) + _TWO_SKINS
     far_side = (tangent_x * second_x + tangent_y * second_y) + _TWO_SKINS
@@ -205,9 +182,9 @@ def _clip(state: Any, pair: int, one: int, two: int, edge: int, is_face_b: bool)
     if not is_left:
         return
     state.is_face_b[pair] = is_face_b
-    state.normal_x[pair], state.normal_y[pair] = NORMAL_X[one, edge], NORMAL_Y[one, edge]
-    state.plane_x[pair] = HALF * (VERTEX_X[one, edge] + VERTEX_X[one, following])
-    state.plane_y[pair] = HALF * (VERTEX_Y[one, edge] + VERTEX_Y[one, following])
+    state.normal_x[pair], state.normal_y[pair] = s.NORMAL_X[one, edge], s.NORMAL_Y[one, edge]
+    state.plane_x[pair] = HALF * (s.VERTEX_X[one, edge] + s.VERTEX_X[one, following])
+    state.plane_y[pair] = HALF * (s.VERTEX_Y[one, edge] + s.VERTEX_Y[one, following])
     if (normal_x * corner_one[0] + normal_y * corner_one[1]) - front <= _TWO_SKINS:
         _keep(state, pair, b, corner_one)
     if (normal_x * corner_two[0] + normal_y * corner_two[1]) - front <= _TWO_SKINS:

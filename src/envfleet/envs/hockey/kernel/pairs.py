@@ -8,27 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from envfleet.envs.hockey.kernel import shapes as s
 from envfleet.envs.hockey.kernel.bodies import are_apart, wake
-from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
-    CLASH,
-    NUM_MOVING,
-    NUM_PAIRS,
-    PAIR_A,
-    PAIR_B,
-    PAIR_ORDER,
-    PUCK,
-    RACKET_ONE,
-    RACKET_TWO,
-    ZERO,
-)
+from envfleet.envs.hockey.kernel.shapes import NUM_MOVING, NUM_PAIRS, PUCK, RACKET_ONE, RACKET_TWO, ZERO
 
 
 def fixtures(state: Any, pair: int) -> tuple[int, int]:
     """Fixtures A and B of a pair."""
-    if pair == CLASH and not state.is_first_order:
-        return PAIR_B[pair], PAIR_A[pair]
-    return PAIR_A[pair], PAIR_B[pair]
+    if pair == s.CLASH and not state.is_first_order:
+        return s.PAIR_B[pair], s.PAIR_A[pair]
+    return s.PAIR_A[pair], s.PAIR_B[pair]
 
 
 def find_pairs(state: Any) -> None:
@@ -37,10 +26,10 @@ def find_pairs(state: Any) -> None:
         return
     order = 0 if state.is_first_order else 1
     for k in range(NUM_PAIRS):
-        pair = PAIR_ORDER[order, k]
+        pair = s.PAIR_ORDER[order, k]
         if state.is_paired[pair]:
             continue
-        a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
+        a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]
         is_new = state.is_new[b] or (a < NUM_MOVING and state.is_new[a])
         if is_new and not are_apart(state.stored, a, b, ZERO):
             state.is_paired[pair] = True
@@ -51,16 +40,15 @@ def find_pairs(state: Any) -> None:
             state.num_points[pair] = 0
             state.pairs[state.num_pairs] = pair
             state.num_pairs += 1
-    for body in range(NUM_MOVING):
-        state.is_new[body] = False
+    state.is_new[:] = False
 
 
 def drop_pair(state: Any, place: int) -> None:
     """Forget the pair at a place of the list."""
     pair = state.pairs[place]
     if state.num_points[pair] > 0:
-        wake(state, BODY_OF[PAIR_A[pair]])
-        wake(state, BODY_OF[PAIR_B[pair]])
+        wake(state, s.BODY_OF[s.PAIR_A[pair]])
+        wake(state, s.BODY_OF[s.PAIR_B[pair]])
     state.is_paired[pair] = False
     state.num_pairs -= 1
     for k in range(place, state.num_pairs):

@@ -10,27 +10,12 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey.kernel import shapes as s
 from envfleet.envs.hockey.kernel.bodies import begin_sweep, origin, travel, turn, update_box, wake
 from envfleet.envs.hockey.kernel.contacts import update_contacts
 from envfleet.envs.hockey.kernel.impacts import solve_impacts
 from envfleet.envs.hockey.kernel.pairs import find_pairs
-from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
-    INVERSE_INERTIA,
-    INVERSE_MASS,
-    IS_SENSOR,
-    NUM_MOVING,
-    ONE,
-    PAIR_A,
-    PAIR_B,
-    PUCK,
-    RACKET_ONE,
-    RACKET_TWO,
-    SLOP,
-    STEP_S,
-    ZERO,
-    F,
-)
+from envfleet.envs.hockey.kernel.shapes import NUM_MOVING, ONE, PUCK, RACKET_ONE, RACKET_TWO, SLOP, STEP_S, ZERO, F
 from envfleet.envs.hockey.kernel.solver import (
     MAX_CONTACTS,
     add_contact,
@@ -57,18 +42,16 @@ def step_physics(state: Any) -> None:
     update_contacts(state)
     _solve_islands(state)
     solve_impacts(state)
-    for body in range(NUM_MOVING):
-        state.force_x[body] = ZERO
-        state.force_y[body] = ZERO
-        state.torque[body] = ZERO
+    state.force_x[:] = ZERO
+    state.force_y[:] = ZERO
+    state.torque[:] = ZERO
 
 
 @outlined
 def _solve_islands(state: Any) -> None:
     for k in range(state.num_pairs):
         state.is_taken[state.pairs[k]] = False
-    for body in range(NUM_MOVING):
-        state.is_moved[body] = False
+    state.is_moved[:] = False
     for body in (PUCK, RACKET_TWO, RACKET_ONE):
         if state.is_awake[body] and not state.is_moved[body]:
             num_bodies, num_contacts = _gather(state, body)
@@ -94,12 +77,10 @@ def _gather(state: Any, seed: int) -> tuple[int, int]:
         state.island[num_bodies] = body
         num_bodies += 1
         wake(state, body)
-        place = state.num_pairs - 1
-        while place >= 0:
+        for place in range(state.num_pairs - 1, -1, -1):
             pair = state.pairs[place]
-            place -= 1
-            a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
-            if body not in (a, b) or state.is_taken[pair] or IS_SENSOR[pair] or num_contacts == MAX_CONTACTS:
+            a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]
+            if body not in (a, b) or state.is_taken[pair] or s.IS_SENSOR[pair] or num_contacts == MAX_CONTACTS:
                 continue
             if not (state.is_touching[pair] and state.is_enabled[pair]):
                 continue
@@ -138,9 +119,7 @@ def _settle(state: Any, num_bodies: int, is_corrected: bool) -> None:
     still_s = _STILL_S
     for k in range(num_bodies):
         body = state.island[k]
-        x, y = origin(state, body)
-        state.x[body] = x
-        state.y[body] = y
+        state.x[body], state.y[body] = origin(state, body)
         still_s = min(still_s, _rest(state, body))
     if still_s >= _STILL_S and is_corrected:
         for k in range(num_bodies):
@@ -150,9 +129,9 @@ def _settle(state: Any, num_bodies: int, is_corrected: bool) -> None:
 def _accelerate(state: Any, body: int) -> None:
     """Let forces and damping act."""
     begin_sweep(state, body)
-    velocity_x = state.velocity_x[body] + STEP_S * (INVERSE_MASS[body] * state.force_x[body])
-    velocity_y = state.velocity_y[body] + STEP_S * (INVERSE_MASS[body] * state.force_y[body])
-    spin = state.spin[body] + (STEP_S * INVERSE_INERTIA[body]) * state.torque[body]
+    velocity_x = state.velocity_x[body] + STEP_S * (s.INVERSE_MASS[body] * state.force_x[body])
+    velocity_y = state.velocity_y[body] + STEP_S * (s.INVERSE_MASS[body] * state.force_y[body])
+    spin = state.spin[body] + (STEP_S * s.INVERSE_INERTIA[body]) * state.torque[body]
     kept = max(ZERO, min(ONE - STEP_S * state.linear_damping[body], ONE))
     state.velocity_x[body] = velocity_x * kept
     state.velocity_y[body] = velocity_y * kept

@@ -10,9 +10,10 @@ import numpy as np
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey import rules
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.kernel.bodies import add_body, build, teleport, wake
+from envfleet.envs.hockey.kernel import shapes as s
+from envfleet.envs.hockey.kernel.bodies import add_body, teleport, wake
 from envfleet.envs.hockey.kernel.physics import step_physics
-from envfleet.envs.hockey.kernel.shapes import ONE, PUCK, RACKET_ONE, RACKET_TWO, ZERO, F
+from envfleet.envs.hockey.kernel.shapes import NUM_BODIES, NUM_MOVING, ONE, PUCK, RACKET_ONE, RACKET_TWO, ZERO, F
 from envfleet.kernels import outlined
 
 _DEFENSE = int(Mode.TRAIN_DEFENSE)
@@ -22,14 +23,14 @@ _LIMITS = np.array([c.TIME_LIMIT_STEPS[mode] for mode in Mode])
 @outlined
 def begin(state: Any, rng: Any, mode: int, starter: int, keep_mode: bool) -> None:
     """Begin a game; draws where everything is, then how the scripted players' rackets swing."""
-    build(state)
+    for body in range(NUM_MOVING, NUM_BODIES):
+        add_body(state, body, s.STATIC_X[body], s.STATIC_Y[body])
     racket_x, racket_y, puck_x, puck_y, aim_y = rules.draw_start(mode, starter, rng)
     add_body(state, RACKET_ONE, F(c.RACKET_POSITIONS[0][0]), F(c.RACKET_POSITIONS[0][1]))
     add_body(state, RACKET_TWO, F(racket_x), F(racket_y))
     add_body(state, PUCK, F(puck_x), F(puck_y))
     if mode == _DEFENSE:
-        force_x, force_y = rules.serve_force(np.float64(state.x[PUCK]), np.float64(state.y[PUCK]), aim_y)
-        queue(state, PUCK, force_x, force_y)
+        queue(state, PUCK, *rules.serve_force(np.float64(state.x[PUCK]), np.float64(state.y[PUCK]), aim_y))
     state.can_hold = keep_mode
     state.winner = 0
     state.clock = 0
@@ -92,8 +93,7 @@ def _hold(state: Any, player: int) -> None:
     set_velocity(state, PUCK, state.velocity_x[player], state.velocity_y[player])
     state.holds[player] -= 1
     if state.holds[player] == 1 or state.actions[4 * player + 3] > c.SHOOT_THRESHOLD:
-        force_x, force_y = rules.shot_force(player, np.float64(state.angle[player]))
-        queue(state, PUCK, force_x, force_y)
+        queue(state, PUCK, *rules.shot_force(player, np.float64(state.angle[player])))
         state.holds[player] = 0
 
 

@@ -12,22 +12,10 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey.kernel import shapes as s
 from envfleet.envs.hockey.kernel.bodies import origin, rotated, turn
 from envfleet.envs.hockey.kernel.pairs import fixtures
-from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
-    FRICTION,
-    HALF,
-    INVERSE_INERTIA,
-    INVERSE_MASS,
-    NUM_MOVING,
-    ONE,
-    REACH,
-    RESTITUTION,
-    SLOP,
-    ZERO,
-    F,
-)
+from envfleet.envs.hockey.kernel.shapes import HALF, NUM_MOVING, ONE, SLOP, ZERO, F
 from envfleet.kernels import outlined
 
 MAX_CONTACTS = 16
@@ -45,7 +33,7 @@ def add_contact(state: Any, place: int, pair: int) -> None:
     """Take a pair into the island that is being solved."""
     shape_a, shape_b = fixtures(state, pair)
     state.c_pair[place] = pair
-    state.c_a[place], state.c_b[place] = BODY_OF[shape_a], BODY_OF[shape_b]
+    state.c_a[place], state.c_b[place] = s.BODY_OF[shape_a], s.BODY_OF[shape_b]
 
 
 @outlined
@@ -67,7 +55,7 @@ def prepare(state: Any, count: int, is_warm: bool) -> None:
 def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
     """Find the normal, and where the points are, seen from both centres of mass."""
     a, b = state.c_a[k], state.c_b[k]
-    reach, other_reach = (REACH[b], REACH[a]) if state.is_face_b[pair] else (REACH[a], REACH[b])
+    reach, other_reach = (s.REACH[b], s.REACH[a]) if state.is_face_b[pair] else (s.REACH[a], s.REACH[b])
     other, normal_x, normal_y, plane_x, plane_y = _find_face(state, k)
     other_x, other_y = origin(state, other)
     for j in range(num_points):
@@ -97,32 +85,26 @@ def _find_face(state: Any, k: int) -> tuple[int, np.float32, np.float32, np.floa
 def _prepare_point(state: Any, k: int, point: int) -> None:
     a, b, pair = state.c_a[k], state.c_b[k], state.c_pair[k]
     normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
-    ax, ay, bx, by = state.c_arm_ax[point], state.c_arm_ay[point], state.c_arm_bx[point], state.c_arm_by[point]
-    inertia_a, inertia_b = INVERSE_INERTIA[a], INVERSE_INERTIA[b]
-    masses = INVERSE_MASS[a] + INVERSE_MASS[b]
-    lever_a, lever_b = ax * normal_y - ay * normal_x, bx * normal_y - by * normal_x
+    inertia_a, inertia_b = s.INVERSE_INERTIA[a], s.INVERSE_INERTIA[b]
+    masses = s.INVERSE_MASS[a] + s.INVERSE_MASS[b]
+    lever_a, lever_b = _moments(state, point, normal_x, normal_y)
     stiffness = masses + inertia_a * lever_a * lever_a + inertia_b * lever_b * lever_b
     state.c_normal_mass[point] = ONE / stiffness if stiffness > ZERO else ZERO
-    lever_a, lever_b = ax * -normal_x - ay * normal_y, bx * -normal_x - by * normal_y
+    lever_a, lever_b = _moments(state, point, normal_y, -normal_x)
     stiffness = masses + inertia_a * lever_a * lever_a + inertia_b * lever_b * lever_b
     state.c_tangent_mass[point] = ONE / stiffness if stiffness > ZERO else ZERO
-    spin_a, spin_b = state.spin[a], state.spin[b]
-    speed_x = ((state.velocity_x[b] + -spin_b * by) - state.velocity_x[a]) - -spin_a * ay
-    speed_y = ((state.velocity_y[b] + spin_b * bx) - state.velocity_y[a]) - spin_a * ax
-    speed = normal_x * speed_x + normal_y * speed_y
-    state.c_bias[point] = -RESTITUTION[pair] * speed if speed < -_BOUNCE_SPEED else ZERO
+    speed = _approach(state, point, _read_speeds(state, k), normal_x, normal_y)
+    state.c_bias[point] = -s.RESTITUTION[pair] * speed if speed < -_BOUNCE_SPEED else ZERO
 
 
 def _prepare_block(state: Any, k: int) -> None:
     """Prepare the matrix by which two points act on each other; the second is left out where it cannot be inverted."""
     a, b, one, two = state.c_a[k], state.c_b[k], 2 * k, 2 * k + 1
     normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
-    inertia_a, inertia_b = INVERSE_INERTIA[a], INVERSE_INERTIA[b]
-    masses = INVERSE_MASS[a] + INVERSE_MASS[b]
-    one_a = state.c_arm_ax[one] * normal_y - state.c_arm_ay[one] * normal_x
-    one_b = state.c_arm_bx[one] * normal_y - state.c_arm_by[one] * normal_x
-    two_a = state.c_arm_ax[two] * normal_y - state.c_arm_ay[two] * normal_x
-    two_b = state.c_arm_bx[two] * normal_y - state.c_arm_by[two] * normal_x
+    inertia_a, inertia_b = s.INVERSE_INERTIA[a], s.INVERSE_INERTIA[b]
+    masses = s.INVERSE_MASS[a] + s.INVERSE_MASS[b]
+    one_a, one_b = _moments(state, one, normal_x, normal_y)
+    two_a, two_b = _moments(state, two, normal_x, normal_y)
     k11 = masses + inertia_a * one_a * one_a + inertia_b * one_b * one_b
     k22 = masses + inertia_a * two_a * two_a + inertia_b * two_b * two_b
     k12 = masses + inertia_a * one_a * two_a + inertia_b * one_b * two_b
@@ -212,10 +194,15 @@ def _approach(state: Any, point: int, speeds: Speeds, along_x: np.float32, along
     return F(x * along_x + y * along_y)
 
 
+def _moments(state: Any, point: int, push_x: np.float32, push_y: np.float32) -> tuple[np.float32, np.float32]:
+    """Return the moments about both bodies of an impulse at a point."""
+    about_a = state.c_arm_ax[point] * push_y - state.c_arm_ay[point] * push_x
+    return about_a, state.c_arm_bx[point] * push_y - state.c_arm_by[point] * push_x
+
+
 def _pushed(state: Any, k: int, point: int, speeds: Speeds, push_x: np.float32, push_y: np.float32) -> Speeds:
     """Return the velocities after an impulse at a point."""
-    turn_a = state.c_arm_ax[point] * push_y - state.c_arm_ay[point] * push_x
-    turn_b = state.c_arm_bx[point] * push_y - state.c_arm_by[point] * push_x
+    turn_a, turn_b = _moments(state, point, push_x, push_y)
     return _changed(state, k, speeds, push_x, push_y, turn_a, turn_b)
 
 
@@ -225,12 +212,12 @@ def _changed(
     """Return the velocities after an impulse (N s) and its moments about both bodies: subtracted from A, added to B."""
     a, b = state.c_a[k], state.c_b[k]
     return (
-        speeds[0] - INVERSE_MASS[a] * push_x,
-        speeds[1] - INVERSE_MASS[a] * push_y,
-        speeds[2] - INVERSE_INERTIA[a] * turn_a,
-        speeds[3] + INVERSE_MASS[b] * push_x,
-        speeds[4] + INVERSE_MASS[b] * push_y,
-        speeds[5] + INVERSE_INERTIA[b] * turn_b,
+        speeds[0] - s.INVERSE_MASS[a] * push_x,
+        speeds[1] - s.INVERSE_MASS[a] * push_y,
+        speeds[2] - s.INVERSE_INERTIA[a] * turn_a,
+        speeds[3] + s.INVERSE_MASS[b] * push_x,
+        speeds[4] + s.INVERSE_MASS[b] * push_y,
+        speeds[5] + s.INVERSE_INERTIA[b] * turn_b,
     )
 
 
@@ -238,7 +225,7 @@ def _rub(state: Any, k: int, point: int, speeds: Speeds) -> tuple[Speeds, bool]:
     """Friction at one point, bounded by what presses there."""
     tangent_x, tangent_y = state.c_normal_y[k], -state.c_normal_x[k]
     change = state.c_tangent_mass[point] * -_approach(state, point, speeds, tangent_x, tangent_y)
-    most, old = FRICTION[state.c_pair[k]] * state.c_normal_impulse[point], state.c_tangent_impulse[point]
+    most, old = s.FRICTION[state.c_pair[k]] * state.c_normal_impulse[point], state.c_tangent_impulse[point]
     new = max(-most, min(old + change, most))
     state.c_tangent_impulse[point] = new
     change = new - old
@@ -259,13 +246,9 @@ def _block(state: Any, k: int, speeds: Speeds) -> tuple[Speeds, bool]:
     state.c_normal_impulse[one], state.c_normal_impulse[two] = new_1, new_2
     change_1, change_2 = new_1 - old_1, new_2 - old_2
     one_x, one_y, two_x, two_y = change_1 * normal_x, change_1 * normal_y, change_2 * normal_x, change_2 * normal_y
-    turn_a = (state.c_arm_ax[one] * one_y - state.c_arm_ay[one] * one_x) + (
-        state.c_arm_ax[two] * two_y - state.c_arm_ay[two] * two_x
-    )
-    turn_b = (state.c_arm_bx[one] * one_y - state.c_arm_by[one] * one_x) + (
-        state.c_arm_bx[two] * two_y - state.c_arm_by[two] * two_x
-    )
-    changed = _changed(state, k, speeds, one_x + two_x, one_y + two_y, turn_a, turn_b)
+    one_a, one_b = _moments(state, one, one_x, one_y)
+    two_a, two_b = _moments(state, two, two_x, two_y)
+    changed = _changed(state, k, speeds, one_x + two_x, one_y + two_y, one_a + two_a, one_b + two_b)
     return changed, (change_1 != ZERO) | (change_2 != ZERO)
 
 
@@ -324,11 +307,12 @@ def _correct_point(state: Any, k: int, point: int, share: np.float32) -> np.floa
     other_x, other_y = origin(state, other)
     x, y = rotated(state, other, state.point_x[point], state.point_y[point])
     x, y = x + other_x, y + other_y
-    separation = ((x - plane_x) * normal_x + (y - plane_y) * normal_y) - REACH[a] - REACH[b]
+    separation = ((x - plane_x) * normal_x + (y - plane_y) * normal_y) - s.REACH[a] - s.REACH[b]
     if state.is_face_b[pair]:
         normal_x, normal_y = -normal_x, -normal_y
 
-    mass_a, inertia_a, mass_b, inertia_b = INVERSE_MASS[a], INVERSE_INERTIA[a], INVERSE_MASS[b], INVERSE_INERTIA[b]
+    mass_a, inertia_a = s.INVERSE_MASS[a], s.INVERSE_INERTIA[a]
+    mass_b, inertia_b = s.INVERSE_MASS[b], s.INVERSE_INERTIA[b]
     ax, ay, bx, by = x - state.centre_x[a], y - state.centre_y[a], x - state.centre_x[b], y - state.centre_y[b]
     correction = max(-_MAX_CORRECTION, min(share * (separation + SLOP), ZERO))
     lever_a, lever_b = ax * normal_y - ay * normal_x, bx * normal_y - by * normal_x
