@@ -50,10 +50,9 @@ class Asterix(MinAtarGame):
         state.last_action = 0
         state.x = 5
         state.y = 5
-        for lane in range(_LANES):
-            state.kinds[lane] = _EMPTY
-            state.places[lane] = 0
-            state.directions[lane] = 1
+        state.kinds[:] = _EMPTY
+        state.places[:] = 0
+        state.directions[:] = 1
         state.spawn_interval = _SPAWN_INTERVAL
         state.spawn_timer = _SPAWN_INTERVAL
         state.move_interval = _MOVE_INTERVAL

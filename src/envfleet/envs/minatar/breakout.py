@@ -57,44 +57,40 @@ class Breakout(MinAtarGame):
         pressed = press(state, action, rng, params)
         if state.y == SIZE - 1:  # the ball is lost, and would leave the board
             return 0.0, True
-        paddle = aside(state.paddle, pressed)
+        state.paddle = aside(state.paddle, pressed)
         reward, terminated = 0.0, False
         x, y = state.x + state.right, state.y + state.down
-        right, down = state.right, state.down
         is_striking = False
         if x < 0 or x >= SIZE:
             x = min(max(x, 0), SIZE - 1)
-            right = -right
+            state.right = -state.right
         brick = _brick(x, y)
         if y < 0:
             y = 0
-            down = -down
+            state.down = -state.down
         elif (state.bricks & brick) != 0:
             is_striking = True
             if not state.is_striking:  # one brick each time that it enters the wall
                 reward = 1.0
                 state.bricks = state.bricks & ~brick
                 y = state.y
-                down = -down
+                state.down = -state.down
         elif y == SIZE - 1:
             if state.bricks == 0:
                 state.bricks = _ALL_BRICKS
-            if state.x == paddle:
+            if state.x == state.paddle:
                 y = state.y
-                down = -down
-            elif x == paddle:
+                state.down = -state.down
+            elif x == state.paddle:
                 y = state.y
-                down = -down
-                right = -right
+                state.down = -state.down
+                state.right = -state.right
             else:
                 terminated = True
         state.last_x = state.x
         state.last_y = state.y
-        state.paddle = paddle
         state.x = x
         state.y = y
-        state.right = right
-        state.down = down
         state.is_striking = is_striking
         return reward, terminated
 

@@ -41,8 +41,7 @@ class Freeway(MinAtarGame):
     def reset(state: State, rng: np.random.Generator, params: MinAtarGame.Params) -> None:
         """Begin at the bottom, with all cars at the left edge."""
         _draw_cars(state, rng)
-        for lane in range(_LANES):
-            state.places[lane] = 0
+        state.places[:] = 0
         state.last_action = 0
         state.y = _BOTTOM
         state.move_timer = _MOVE_INTERVAL

@@ -50,10 +50,10 @@ class SpaceInvaders(MinAtarGame):
         state.last_action = 0
         state.x = 5
         state.direction = -1
-        for row in range(SIZE):
-            state.aliens[row] = _WAVE if row < _WAVE_ROWS else 0
-            state.bullets[row] = 0
-            state.alien_bullets[row] = 0
+        state.aliens[:] = 0
+        state.aliens[:_WAVE_ROWS] = _WAVE
+        state.bullets[:] = 0
+        state.alien_bullets[:] = 0
         state.shot_timer = 0
         state.alien_shot_timer = _ALIEN_SHOT_INTERVAL
         state.move_interval = _MOVE_INTERVAL
@@ -91,8 +91,7 @@ class SpaceInvaders(MinAtarGame):
         if _columns(state) == 0:
             if params.difficulty_ramping:
                 state.move_interval = max(state.move_interval - 1, _LEAST_MOVE_INTERVAL)
-            for row in range(_WAVE_ROWS):
-                state.aliens[row] = _WAVE
+            state.aliens[:_WAVE_ROWS] = _WAVE
         return float(num_hit), terminated
 
     @staticmethod

@@ -40,8 +40,7 @@ class DoorKey(MiniGrid):
         begin(state, GREY_WALL)
         state.cells[height - 2, width - 2] = GREEN_GOAL
         wall_x: Any = rng.integers(2, width - 2)
-        for y in range(height):
-            state.cells[y, wall_x] = GREY_WALL
+        state.cells[:, wall_x] = GREY_WALL
         place_agent(state, rng, 0, 0, wall_x, height)
         state.cells[rng.integers(1, height - 2), wall_x] = LOCKED_DOOR + IN * YELLOW
         key_x, key_y = find_empty(state, rng, 0, 0, wall_x, height)
