@@ -227,11 +227,11 @@ def test_products_of_bits_are_numpys(rows: int, inner: int, columns: int) -> Non
     numbers, right = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
     scales, factors = rng.standard_normal(rows), rng.standard_normal(inner)
     wanted = scales[:, None] * ((numbers > 0) @ (factors[:, None] * right))
-    single = [array.astype(np.float32) for array in (scales, right, factors)]
+    scale, other, factor = (array.astype(np.float32) for array in (scales, right, factors))
     for is_turned in (False, True):
         given = np.ascontiguousarray(numbers.T if is_turned else numbers, np.float32)
         found = np.full((rows + 2, columns), 7, np.float32)
-        multiply_bits(given, is_turned, *single, found[1:-1])
+        multiply_bits(given, is_turned, scale, other, factor, found[1:-1])
         np.testing.assert_allclose(found[1:-1], wanted, rtol=1e-4, atol=1e-4)
         assert (found[[0, -1]] == 7).all()
 
