@@ -55,7 +55,7 @@ def _make_sums(context, right, factors, sums, rows, first, group):  # type: igno
         for number, one in enumerate(made):
             start = builder.add(builder.mul(arguments[5], word(_SUMS)), word(number * WIDTH))
             for value, vector in zip(one, _vectors(builder, sums, start), strict=True):
-                builder.store(value, vector, align=64)
+                builder.store(value, vector, align=4 * LANES)
         return context.get_dummy_value()
 
     return types.void(right, factors, sums, rows, first, group), generate
@@ -74,7 +74,7 @@ def _add_sums(context, sums, scales, result, bits, row, place, is_first):  # typ
             shifted = builder.lshr(bits, word(shift)) if shift > 0 else builder.shl(bits, word(-shift))
             start = builder.add(builder.and_(shifted, word(15 * WIDTH)), word(group * _SUMS))
             vectors = _vectors(builder, sums, start)
-            totals = [builder.fadd(a, builder.load(b, align=64)) for a, b in zip(totals, vectors, strict=True)]
+            totals = [builder.fadd(a, builder.load(b, align=4 * LANES)) for a, b in zip(totals, vectors, strict=True)]
         scale = spread(builder, scales.data, row)
         parts = list(zip(totals, _vectors(builder, result, place), strict=True))
         with builder.if_else(is_first) as (first, later):
