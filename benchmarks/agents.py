@@ -197,7 +197,7 @@ def train_peer(task: Task, seed: int) -> Curve:
         }
     if task.agent is TD3:
         options["action_noise"] = sb3.common.noise.NormalActionNoise(np.zeros(1), np.full(1, config.exploration_noise))
-    kind: Any = {"SAC": sb3.SAC, "TD3": sb3.TD3, "DDDQN": sb3.DQN, "PPO": sb3.PPO}[task.agent.name]
+    kind: Any = {"SAC": sb3.SAC, "TD3": sb3.TD3, "DDDQN": sb3.DQN, "PPO": sb3.PPO}[task.agent.__name__]
     envs = make_vec_env(task.env, task.num_envs, seed=seed)
     model = kind("MlpPolicy", envs, seed=seed, device="cpu", **options)
     record = Record(task, lambda observations: model.predict(observations, deterministic=True)[0])
