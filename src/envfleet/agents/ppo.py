@@ -135,7 +135,7 @@ class PPO(SlabAgent[PPOConfig]):
             return None
         head, log_std = self._policy.head(deterministic, self._network.log_std)
         scale = 255.0 if self.observation_space.dtype == np.uint8 else 1.0  # as `packing` has it
-        return MLP(self._network.export(scale), activation=self.config.activation, head=head, log_std=log_std)
+        return MLP(self._network.export(scale), self.config.activation, head, log_std, heeds_mask=False)
 
     # ------------------------------------------------------------------ learning
 

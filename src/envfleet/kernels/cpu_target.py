@@ -285,6 +285,6 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps,
         arguments = "m, observations, actions.reshape(actions.size), log_probs, generators, inputs, scratch"
         lines = ["log_probs = array_log_probs(slabs[2] + 4 * at, m)"]
         lines += [f"choose({arguments}{', s' if policy.reads_state else ''})"]
-        if policy.is_checked:
+        if policy.sizes:
             lines += ["wrong = call_at(calls[2], (actions,))", "if wrong < 0:", "    return wrong - at"]
         return lines

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from tests.unit.kernels.rollouts.test_policies import forward, layers
 from tests.unit.kernels.samples import policy_generator
 
 import envfleet
 from envfleet.errors import KernelError
-from envfleet.kernels import Kernel, array
+from envfleet.kernels import MLP, Kernel, array
 from envfleet.kernels.env import KernelEnv
 from envfleet.kernels.kernel import read_kernel
 
@@ -46,6 +48,16 @@ class Corridor(Kernel):
     @staticmethod
     def observe(state: Any, out: NDArray[np.int64]) -> None:
         out[()] = state.place
+
+
+class Seen(Corridor):
+    """The same with the place as a number."""
+
+    observation_space = spaces.Box(0.0, 4.0, (1,), np.float32)
+
+    @staticmethod
+    def observe(state: Any, out: NDArray[np.float32]) -> None:
+        out[0] = state.place
 
 
 def allow(state: Any) -> None:
@@ -91,6 +103,29 @@ def test_random_rollouts_draw_allowed_actions_as_the_space_does(mode: Any) -> No
     is_blocked = (places == 2) | rollout.is_reset
     assert (rollout.rewards[~is_blocked] == 1.0).all()
     assert set(np.unique(actions[(places == 1)])) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_networks_choose_among_allowed_actions(mode: Any) -> None:
+    weights = layers(1, 7, 3)
+    with envfleet.make(Seen, 300, backend="kernel", autoreset_mode=mode) as fleet:
+        fleet.reset(seed=0)
+        drawn = fleet.rollout(MLP(weights, head="categorical"), 12, seed=5)
+        best = fleet.rollout(MLP(weights), 12)
+        free = fleet.rollout(MLP(weights, head="categorical", heeds_mask=False), 12, seed=5)
+    for rollout in (drawn, best, free):
+        logits = forward(MLP(weights), rollout.observations)
+        masks = np.array([mask_of(place) for place in range(5)])[rollout.observations[..., 0].astype(int)] == 1
+        allowed = np.where(masks, logits, np.where(masks.any(-1, keepdims=True), -np.inf, 0.0))
+        taken = torch.from_numpy(rollout.actions - 1)
+        chances = torch.distributions.Categorical(logits=torch.from_numpy(logits if rollout is free else allowed))
+        if rollout.log_probs is None:
+            np.testing.assert_array_equal(taken, allowed.argmax(-1))
+            continue
+        np.testing.assert_allclose(rollout.log_probs, chances.log_prob(taken), rtol=3e-6, atol=2e-6)
+        is_excluded = ~np.take_along_axis(masks, rollout.actions[..., None] - 1, -1)[..., 0] & masks.any(-1)
+        assert is_excluded.any() == (rollout is free)
+        assert set(np.unique(rollout.actions[~masks.any(-1)])) == {1, 2, 3}
 
 
 def test_masks_agree_plain_and_compiled(check_without_indices: Callable[..., int]) -> None:

@@ -254,7 +254,7 @@ for low in range(0, {form.size}, {TILE_ELEMENTS}):
     def _choose(self) -> list[str]:
         policy, lines = self._policy, self._value("values", self._observed)
         if policy.sizes:
-            lines += [*self._through(policy.sizes, 0, self._observed), "r = 0"]
+            lines += [*self._through(policy.sizes, 0, self._observed), "r = 0", *policy.masking]
         if policy.has_softmax:
             lines += _SOFTMAX.format(outputs=policy.sizes[-1]).splitlines()
         return [*lines, *policy.lines]

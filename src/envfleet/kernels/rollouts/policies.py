@@ -26,7 +26,8 @@ _BOX_HEADS: tuple[str, ...] = ("linear", "tanh", *_NOISY_HEADS)
 class MLP:
     """A fully connected network as a policy, evaluated in float32 on the flattened observation, which is not scaled.
 
-    It reads observations of `Box` and `MultiBinary` spaces, and chooses from all actions: it looks at no action mask.
+    It reads observations of `Box` and `MultiBinary` spaces, and chooses among the actions that the kernel's
+    `action_mask` allows, if it has one; log-probabilities are of these alone. Where none is allowed, all are alike.
 
     New weights of the same shapes cost no compilation.
 
@@ -38,6 +39,7 @@ class MLP:
             `"gaussian"` and `"tanh_gaussian"` add normal noise before. Actions without tanh may leave the bounds.
         log_std: Logarithm of the noise's standard deviation, one for all or one per action element.
         critic: Weights of a second network, whose one output is the value of an observation; of the same activation.
+        heeds_mask: Whether it looks at a mask.
 
     Raises:
         InvalidArgument: Shapes that do not fit together, weights that are not finite, an unknown name.
@@ -52,6 +54,7 @@ class MLP:
     head: Head = "argmax"
     log_std: float | Sequence[float] | NDArray[Any] | None = None
     critic: Sequence[tuple[Any, Any]] | None = None
+    heeds_mask: bool = True
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, get_args(Activation))

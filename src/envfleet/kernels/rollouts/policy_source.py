@@ -40,9 +40,9 @@ class PolicySource:
         sizes: Widths of its network's layers, if it has one.
         critic: Likewise of the critic's, whose numbers follow in `inputs`.
         activation: After every layer but the last.
-        has_softmax: After the last layer.
+        masking: What a row does to the outputs of the last layer.
+        has_softmax: After that.
         is_drawing: Needs generators.
-        is_checked: May choose what is not in the action space.
         reads_state: Needs the state.
     """
 
@@ -51,9 +51,9 @@ class PolicySource:
     sizes: tuple[int, ...] = ()
     critic: tuple[int, ...] = ()
     activation: str = ""
+    masking: tuple[str, ...] = ()
     has_softmax: bool = False
     is_drawing: bool = False
-    is_checked: bool = False
     reads_state: bool = False
 
 
@@ -74,15 +74,17 @@ def policy_source(spec: KernelSpec, policy: Any) -> PolicySource:
     policy.check(spec)
     space = spec.action.space
     is_discrete = policy.head in ("argmax", "categorical")
+    is_masked = is_discrete and policy.heeds_mask and "action_mask" in spec.info_fields
     return PolicySource(
         tuple(_discrete_head(spec, policy) if is_discrete else _box_head(spec, policy)),
         _bounds(space.low.ravel(), space.high.ravel()) if policy.head in ("tanh", "tanh_gaussian") else "",
         policy.sizes,
         sizes_of(policy.critic or ()),
         policy.activation,
+        _masking(policy.sizes[-1]) if is_masked else (),
         has_softmax=policy.head == "categorical",
         is_drawing=policy.is_stochastic,
-        is_checked=True,
+        reads_state=is_masked,
     )
 
 
@@ -106,14 +108,13 @@ def _allowed(spec: KernelSpec) -> PolicySource:
     """Actions that the kernel's mask allows, as `Discrete.sample(mask=...)` draws them; the first if it allows none."""
     space = spec.action.space
     lines = f"""\
-mask = state.action_mask
 allowed = 0
 for k in range({int(space.n)}):
-    allowed += mask[k] == 1
+    allowed += state.action_mask[k] == 1
 place = generator.integers(0, allowed) if allowed > 0 else 0
 action = 0
 for k in range({int(space.n)}):
-    if mask[k] == 1:
+    if state.action_mask[k] == 1:
         action = k if place == 0 else action
         place -= 1
 actions[at] = {int(space.start)} + action"""
@@ -128,14 +129,19 @@ def _bounds(low: NDArray[Any], high: NDArray[Any]) -> str:
 # ---------------------------------------------------------------------- heads of networks
 
 
+def _masking(outputs: int) -> tuple[str, ...]:
+    """Leave actions that the mask excludes no chance."""
+    kept = "y[j, r] if state.action_mask[j] == 1 else np.float32(-1e9)"
+    return f"for j in range({outputs}):", f"    y[j, r] = {kept}"
+
+
 def _discrete_head(spec: KernelSpec, policy: MLP) -> list[str]:
     start, outputs = int(spec.action.space.start), policy.sizes[-1]
     if policy.head == "argmax":
         return [
             "best = 0",
             f"for j in range(1, {outputs}):",
-            "    if y[j, r] > y[best, r]:",
-            "        best = j",
+            "    best = j if y[j, r] > y[best, r] else best",
             f"actions[at] = {start} + best",
         ]
     return [  # a draw falls between two sums of probabilities
@@ -200,14 +206,15 @@ def scratch_size(policy: PolicySource) -> int:
 
 def cpu_text(policy: PolicySource) -> str:
     """Write `choose`, and `value(m, observations, values, inputs, scratch)` if there is a critic."""
-    row = ["generator = generators[at]"] if policy.is_drawing else []
-    row += ["state = states[at]"] if policy.reads_state else []
-    row += policy.lines
+    state = ["state = states[at]"] if policy.reads_state else []
+    row = [*(["generator = generators[at]"] if policy.is_drawing else []), *state, *policy.lines]
     loop, body = "at in range(m)", row
     if policy.sizes:
+        mask = [*state, *policy.masking]
+        masks, rows = (["for r in range(rows):", *deeper(["at = low + r", *lines])] for lines in (mask, row))
         softmax = ["sums(y, z)"] if policy.has_softmax else []
-        loop, rows = f"low in range(0, m, {BLOCK_ROWS})", ["for r in range(rows):", *deeper(["at = low + r", *row])]
-        body = [*_through(policy, policy.sizes, "layer"), *softmax, *rows]
+        loop, masks = f"low in range(0, m, {BLOCK_ROWS})", masks if policy.masking else []
+        body = [*_through(policy, policy.sizes, "layer"), *masks, *softmax, *rows]
     forms = {f"layer_{k}": form for k, form in enumerate(layers_of(policy.sizes, policy.activation))}
     if policy.critic:
         layers = layers_of(policy.critic, policy.activation, critic_start(policy))

@@ -65,7 +65,7 @@ class CpuSlabs(RolloutArrays):
             ended = self._ended[low:high], self._ended_steps[low:high], self._last_values[low:high], *finals
             return int(rollout_range(table, calls, addresses, num_steps, seed, inputs, *ended, start, stop))
 
-        before = batch.save() if chooser.is_checked else None
+        before = batch.save() if chooser.sizes else None
         slices = batch.team.run(work, num_steps)
         if before is not None and (wrong := [-1 - count for _, count in slices if count < 0]):
             batch.load(before)

@@ -8,8 +8,7 @@ the same result for any number of rows and threads, although products and sums a
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -66,9 +65,10 @@ def dense(inputs: int, outputs: int, place: int, activation: str) -> Any:
             ]
             form = inputs, outputs, place
             for first, count, step in _spans(outputs):
-                with _loop(builder, count // step) as j, _loop(builder, BLOCK_ROWS // (LANES * _VECTORS)) as r:
-                    output = builder.add(word(first), builder.mul(j, word(step)))
-                    row = builder.mul(r, word(LANES * _VECTORS))
+                turns = word(count // step), word(BLOCK_ROWS // (LANES * _VECTORS))
+                with cgutils.for_range(builder, turns[0]) as j, cgutils.for_range(builder, turns[1]) as r:
+                    output = builder.add(word(first), builder.mul(j.index, word(step)))
+                    row = builder.mul(r.index, word(LANES * _VECTORS))
                     _write_tile(builder, data, form, activation, step, output, row)
             return context.get_dummy_value()
 
@@ -77,13 +77,10 @@ def dense(inputs: int, outputs: int, place: int, activation: str) -> Any:
     return layer
 
 
-def _spans(outputs: int) -> Iterator[tuple[int, int, int]]:
+def _spans(outputs: int) -> list[tuple[int, int, int]]:
     """Divide outputs among tiles: where whole ones begin, how many outputs there are, how many to a tile; the rest."""
-    rest = outputs % _OUTPUTS
-    if outputs > rest:
-        yield 0, outputs - rest, _OUTPUTS
-    if rest:
-        yield outputs - rest, rest, rest
+    whole = outputs - outputs % _OUTPUTS
+    return [span for span in ((0, whole, _OUTPUTS), (whole, outputs - whole, outputs - whole)) if span[1]]
 
 
 def _write_tile(
@@ -97,9 +94,9 @@ def _write_tile(
         for one in vectors:
             builder.store(bias, one)
     at_once, width = 4 if inputs % 4 == 0 else 1, padded(outputs)
-    with _loop(builder, inputs // at_once) as turn:
+    with cgutils.for_range(builder, word(inputs // at_once)) as turn:
         for part in range(at_once):
-            k = builder.add(builder.mul(turn, word(at_once)), word(part))
+            k = builder.add(builder.mul(turn.index, word(at_once)), word(part))
             start = builder.add(builder.mul(k, word(BLOCK_ROWS)), row)
             given = [_load(builder, x, start, v * LANES) for v in range(_VECTORS)]
             first = builder.add(output, builder.mul(k, word(width)))
@@ -134,8 +131,8 @@ def softmax(choices: int) -> Any:
             target, logs = (
                 context.make_array(t)(context, builder, a).data for t, a in zip(signature.args, arguments, strict=True)
             )
-            with _loop(builder, BLOCK_ROWS // LANES) as turn:
-                row = builder.mul(turn, word(LANES))
+            with cgutils.for_range(builder, word(BLOCK_ROWS // LANES)) as turn:
+                row = builder.mul(turn.index, word(LANES))
                 logits = [_load(builder, target, row, j * BLOCK_ROWS) for j in range(choices)]
                 largest = logits[0]
                 for logit in logits[1:]:
@@ -239,10 +236,3 @@ def _store(builder: Any, value: Code, data: Code, index: Code, more: int) -> Non
 def _vector_at(builder: Any, data: Code, index: Code, more: int) -> Code:
     place = builder.gep(data, [builder.add(index, word(more))])
     return builder.bitcast(place, VECTOR.as_pointer())
-
-
-@contextlib.contextmanager
-def _loop(builder: Any, count: int) -> Iterator[Code]:
-    """Repeat what is built inside; gives the number of the turn."""
-    with cgutils.for_range(builder, word(count)) as loop:
-        yield loop.index

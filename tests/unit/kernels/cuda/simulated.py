@@ -16,7 +16,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.unit.kernels.cuda import simulator
 from tests.unit.kernels.cuda.deck import Deck, Ledge, Screen
-from tests.unit.kernels.rollouts.test_policies import Pull, Turn, network_of
+from tests.unit.kernels.rollouts.test_policies import Barred, Pull, Turn, network_of
 
 import envfleet
 from envfleet.envs.classic.cartpole import CartPole
@@ -385,6 +385,7 @@ def test_random_rollouts_are_the_cpus(kernel: type[Kernel], mode: AutoresetMode)
     ("kernel", "head", "mode"),
     [
         (Turn, "categorical", MODES[1]),
+        (Barred, "categorical", MODES[1]),
         (Pull, "tanh_gaussian", MODES[1]),
         (Pull, "linear", MODES[0]),
         pytest.param(Turn, "argmax", MODES[0], marks=pytest.mark.slow),

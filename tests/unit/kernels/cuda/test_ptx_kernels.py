@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from tests.unit.kernels.cuda.deck import Deck, Ledge, Reshaper, Screen
-from tests.unit.kernels.rollouts.test_policies import Pull, Turn, network_of
+from tests.unit.kernels.rollouts.test_policies import Barred, Pull, Turn, network_of
 
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.errors import KernelError
@@ -148,6 +148,7 @@ def test_arrays_draws_and_infos_become_ptx(to_ptx: Compiler, entry: str, has_own
         (Deck, "random"),
         (Ledge, "random"),
         (Turn, "categorical"),
+        (Barred, "categorical"),
         (Pull, "tanh_gaussian"),
         pytest.param(Turn, "argmax", marks=pytest.mark.slow),
         *(pytest.param(Pull, head, marks=pytest.mark.slow) for head in ("random", "linear", "tanh", "gaussian")),

@@ -14,7 +14,7 @@ from tests.unit.kernels.samples import policy_generator
 
 import envfleet
 from envfleet.errors import InvalidArgument
-from envfleet.kernels import MLP, Kernel
+from envfleet.kernels import MLP, Kernel, array
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.rollouts.policy_source import policy_source
 
@@ -47,6 +47,32 @@ class Turn(Kernel):
         out[0] = state.x
         out[1] = state.y
         out[2] = state.x * state.y
+
+
+class Barred(Turn):
+    """The same with a mask: one action is excluded where one number is below 0, all where both are."""
+
+    info_fields: ClassVar[tuple[str, ...]] = ("action_mask",)
+
+    class State(Turn.State):
+        action_mask: NDArray[np.int8] = array(4, np.int8)
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.x = rng.uniform(-1.0, 1.0)
+        state.y = rng.uniform(-1.0, 1.0)
+        bar(state)
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.x, state.y = 0.9 * state.y + 0.1 * action, state.x
+        bar(state)
+        return state.x, False
+
+
+def bar(state: Any) -> None:
+    for k in range(4):
+        state.action_mask[k] = (k != 1 or state.x > 0) and (state.x > 0 or state.y > 0)
 
 
 class Pull(Turn):
