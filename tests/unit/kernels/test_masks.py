@@ -56,7 +56,7 @@ class Seen(Corridor):
     observation_space = spaces.Box(0.0, 4.0, (1,), np.float32)
 
     @staticmethod
-    def observe(state: Any, out: NDArray[np.float32]) -> None:
+    def observe(state: Any, out: Any) -> None:
         out[0] = state.place
 
 
