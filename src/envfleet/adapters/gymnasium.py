@@ -25,6 +25,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.adapters.originals import raise_original, raising_originals
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending, SubEnvError
+from envfleet.fleet.checks import check_seconds
 from envfleet.fleet.engine import Call, Request, Reset, Step, StepResult
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.lifecycle import Lifecycle
@@ -263,6 +264,8 @@ class AsyncFleet(_DropInFleet):
         if (is_pending and self._pending != verb) or self._state in (Lifecycle.NEW, Lifecycle.READY):
             found = f"while a {self._pending} is pending" if is_pending else "with nothing pending"
             raise NothingPending(f"{verb}_wait() {found}: call {verb}_async() first", verb)
+        if timeout is not None:
+            check_seconds("timeout", timeout, is_positive=False)
         with self._hold(f"{verb}_wait()", Lifecycle.PENDING):
             try:
                 result = self._guard(lambda: self.engine.collect(timeout_s=timeout))

@@ -57,6 +57,15 @@ def test_a_wait_that_timed_out_can_be_repeated(verb: str) -> None:
             assert observations[:, 0].tolist() == rewards.tolist() == [count, count]
 
 
+def test_a_timeout_that_is_no_number_of_seconds_loses_nothing() -> None:
+    with AsyncFleet([CountingEnv] * 2) as envs:
+        envs.reset(seed=0)
+        envs.step_async(ZEROS)
+        with pytest.raises(InvalidArgument, match="timeout='5': pass a number of seconds"):
+            envs.step_wait(timeout="5")  # type: ignore[arg-type]
+        assert envs.step_wait()[1].tolist() == [1, 1]
+
+
 def test_wait_with_a_timeout_of_0_asks_whether_it_is_there() -> None:
     with AsyncFleet([CountingEnv] * 2) as envs:
         envs.reset(seed=0)
