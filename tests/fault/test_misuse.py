@@ -180,6 +180,13 @@ def test_an_environment_without_a_space(backend: Backend, name: str) -> None:
 # ------------------------------------------------------------------------------------------------ use after close
 
 
+def test_what_is_applied_must_be_a_function(backend: Backend) -> None:
+    with backend([CountingEnv] * 2) as fleet:
+        with pytest.raises(InvalidArgument, match=r"^apply\(3\): pass a function of a sub-environment"):
+            fleet.apply(3)
+        assert len(fleet.apply(repr)) == 2
+
+
 def test_use_after_close(backend: Backend) -> None:
     fleet = backend([AttributeEnv] * 2)
     fleet.reset(seed=0)

@@ -329,9 +329,15 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
         Returns:
             One value for each.
+
+        Raises:
+            InvalidArgument: It is no function, or indices do not fit.
+            SubEnvError: It raised in a sub-environment.
         """
         with self._hold("apply()", Lifecycle.NEW, _READY):
             self._require(self.engine.traits.has_objects, "apply()", _NO_OBJECTS)
+            if not callable(function):
+                raise InvalidArgument(f"apply({function!r}): pass a function of a sub-environment")
             rows = None if indices is None else check_rows(indices, self.num_envs)
             return list(self._run(Call(function, args, kwargs, rows)))
 
