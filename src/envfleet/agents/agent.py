@@ -136,7 +136,7 @@ class Agent(abc.ABC, Generic[Config]):
         if not array.ndim or array.shape[1:] != shape:
             raise InvalidArgument(
                 f"observations have shape {array.shape}, expected (N, …) = (N, {', '.join(map(str, shape))}): pass one "
-                "row per sub-environment"
+                f"row per sub-environment, of {self.observation_space}"
             )
         rows = np.arange(len(array)) if env_indices is None else np.asarray(env_indices, np.int64)
         with torch.no_grad():

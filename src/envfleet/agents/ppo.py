@@ -128,6 +128,8 @@ class PPO(SlabAgent[PPOConfig]):
     def export_policy(self, deterministic: bool = False) -> MLP | None:
         """Return the policy as a network that rollouts of kernels compile; it normalises observations itself.
 
+        It chooses from all actions, as the agent does, whatever mask the infos of a kernel have.
+
         Returns:
             The network; `None` if it has more than dense layers.
         """

@@ -107,8 +107,10 @@ class Rollout:
             Advantages and returns, float32 `(T, N)`; on the host, whatever the device of the rollout.
 
         Raises:
-            InvalidArgument: There are no values.
+            InvalidArgument: There are no values, or an argument is not from 0 to 1.
         """
+        if not (0 <= gamma <= 1 and 0 <= gae_lambda <= 1):
+            raise InvalidArgument(f"gamma={gamma}, gae_lambda={gae_lambda}: pass numbers from 0 to 1")
         if self.values is None or self.next_values is None:
             raise InvalidArgument("a rollout without values: roll out a network that has a critic, MLP(…, critic=…)")
         names = ("values", "next_values", "terminated", "truncated", "is_reset")

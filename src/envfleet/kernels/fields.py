@@ -149,7 +149,7 @@ def _dtype_of(kind: Any, value: Any, where: str) -> Any:
         check_precision(value.base, where)
         if value.base == np.bool_:
             raise KernelError(
-                f"{where} is an array of bools, which compiled code cannot keep in a record: make it np.uint8, where "
+                f"{where} is an array of bools, which compiled code cannot keep in a record: make it np.int8, where "
                 "True is 1 and False is 0"
             )
         return value

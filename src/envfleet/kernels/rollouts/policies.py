@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.checks import check_choice
+from envfleet.fleet.checks import check_choice, check_flag
 from envfleet.kernels.kernel import KernelSpec
 
 Activation = Literal["tanh", "relu"]
@@ -27,7 +27,8 @@ class MLP:
     """A fully connected network as a policy, evaluated in float32 on the flattened observation, which is not scaled.
 
     It reads observations of `Box` and `MultiBinary` spaces, and chooses among the actions that the kernel's
-    `action_mask` allows, if it has one; log-probabilities are of these alone. Where none is allowed, all are alike.
+    `action_mask` allows, if it has one; log-probabilities are of these alone. Where none is allowed, all are alike:
+    `"categorical"` draws uniformly, `"argmax"` takes the first.
 
     New weights of the same shapes cost no compilation.
 
@@ -59,6 +60,7 @@ class MLP:
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, get_args(Activation))
         check_choice("head", self.head, get_args(Head))
+        check_flag("heeds_mask", self.heeds_mask)
         if (self.log_std is not None) != (self.head in _NOISY_HEADS):
             what = "needs log_std" if self.log_std is None else "takes no log_std"
             raise InvalidArgument(f"head={self.head!r} {what}: it belongs to {' and '.join(_NOISY_HEADS)}")
@@ -176,5 +178,5 @@ def _as_float32(value: Any, name: str) -> NDArray[np.float32]:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgument(f"{name} is no array of numbers ({error}): pass NumPy's") from error
     if not np.isfinite(array).all():
-        raise InvalidArgument(f"{name} has numbers that are not finite: pass finite ones")
+        raise InvalidArgument(f"{name} has numbers that are not finite: pass finite ones, and zeros for no bias")
     return array

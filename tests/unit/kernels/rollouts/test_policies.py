@@ -282,6 +282,8 @@ def test_advantages_need_a_critic() -> None:
     assert rollout.log_probs is None
     with pytest.raises(InvalidArgument, match=r"without values: roll out a network that has a critic"):
         rollout.advantages(0.9, 0.9)
+    with pytest.raises(InvalidArgument, match=r"gamma=2, gae_lambda=0\.9: pass numbers from 0 to 1"):
+        rollout.advantages(2, 0.9)
 
 
 @pytest.mark.parametrize(
@@ -302,6 +304,8 @@ def test_advantages_need_a_critic() -> None:
         ({"weights": [(np.ones((3, 4)), np.ones(4))]}, "pass W.T if yours is"),
         ({"weights": [(np.full((3, 4), np.nan), np.ones(3))]}, "W of layer 0 has numbers that are not finite"),
         ({"weights": [("a", "b")]}, "W of layer 0 is no array of numbers"),
+        ({"weights": [(np.ones((3, 4)), None)]}, "b of layer 0 has numbers that are not finite: .* zeros for no bias"),
+        ({"weights": layers(3, 4), "heeds_mask": "no"}, "heeds_mask='no' .*: pass True or False"),
         ({"weights": layers(3, 4), "critic": []}, "per layer of the critic, which this list has not"),
     ],
 )
