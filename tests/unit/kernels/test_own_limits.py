@@ -109,5 +109,5 @@ def test_arrays_of_bools_are_refused_in_words() -> None:
             doors: NDArray[np.bool_] = np.array([True, False])
 
     for kernel, field in ((Flags, "Flags.State.flags"), (Doors, "Doors.Params.doors")):
-        with pytest.raises(KernelError, match=rf"{field} is an array of bools.*np\.uint8"):
+        with pytest.raises(KernelError, match=rf"{field} is an array of bools.*np\.int8"):
             read_kernel(kernel)
