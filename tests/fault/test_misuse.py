@@ -182,7 +182,7 @@ def test_an_environment_without_a_space(backend: Backend, name: str) -> None:
 
 def test_what_is_applied_must_be_a_function(backend: Backend) -> None:
     with backend([CountingEnv] * 2) as fleet:
-        with pytest.raises(InvalidArgument, match=r"^apply\(3\): pass a function of a sub-environment"):
+        with pytest.raises(InvalidArgument, match=r"^apply\(3\): pass a function that takes a sub-environment"):
             fleet.apply(3)
         assert len(fleet.apply(repr)) == 2
 

@@ -200,7 +200,7 @@ def backward(
         place -= count * inputs * (number > 0)
         given = matrix(results, place, count, inputs) if number else rows
         weights, before = matrix(values, weight, outputs, inputs), matrix(work.slopes[number % 2], 0, count, inputs)
-        of_weights = matrix(gradients, weight, outputs * (gradients.size > 0), inputs)
+        of_weights = matrix(gradients, weight, outputs * (gradients.size > 0), inputs)  # empty if those are
         of_biases = gradients[bias : bias + outputs]
         if gradients.size and number != below_one:
             multiply(slopes, given, of_weights, True, False)

@@ -337,7 +337,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         with self._hold("apply()", Lifecycle.NEW, _READY):
             self._require(self.engine.traits.has_objects, "apply()", _NO_OBJECTS)
             if not callable(function):
-                raise InvalidArgument(f"apply({function!r}): pass a function of a sub-environment")
+                raise InvalidArgument(f"apply({function!r}): pass a function that takes a sub-environment")
             rows = None if indices is None else check_rows(indices, self.num_envs)
             return list(self._run(Call(function, args, kwargs, rows)))
 

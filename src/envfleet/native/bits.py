@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from envfleet.kernels.numba_private import cgutils
-from envfleet.kernels.rollouts.vectors import LANES, VECTOR, fused, spread, word
+from envfleet.kernels.rollouts.vectors import LANES, VECTOR, fused, spread, vector_at, word
 from envfleet.native.compiling import compile_part
 
 F32 = NDArray[np.float32]
@@ -36,8 +36,7 @@ def _arrays(context: Any, builder: Any, signature: Any, arguments: Any) -> list[
 
 def _vectors(builder: Any, array: Any, place: Any) -> list[Any]:
     """Return where the vectors of `WIDTH` numbers lie."""
-    places = [builder.add(place, word(lane)) for lane in range(0, WIDTH, LANES)]
-    return [builder.bitcast(builder.gep(array.data, [one]), VECTOR.as_pointer()) for one in places]
+    return [vector_at(builder, array.data, place, lane) for lane in range(0, WIDTH, LANES)]
 
 
 @intrinsic

@@ -226,13 +226,14 @@ def word(value: int) -> Code:
 
 
 def _load(builder: Any, data: Code, index: Code, more: int) -> Code:
-    return builder.load(_vector_at(builder, data, index, more), align=4 * LANES)
+    return builder.load(vector_at(builder, data, index, more), align=4 * LANES)
 
 
 def _store(builder: Any, value: Code, data: Code, index: Code, more: int) -> None:
-    builder.store(value, _vector_at(builder, data, index, more), align=4 * LANES)
+    builder.store(value, vector_at(builder, data, index, more), align=4 * LANES)
 
 
-def _vector_at(builder: Any, data: Code, index: Code, more: int) -> Code:
+def vector_at(builder: Any, data: Code, index: Code, more: int) -> Code:
+    """Return where the vector of numbers begins that is at an index and `more`."""
     place = builder.gep(data, [builder.add(index, word(more))])
     return builder.bitcast(place, VECTOR.as_pointer())
