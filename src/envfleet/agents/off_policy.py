@@ -138,8 +138,8 @@ class OffPolicyAgent(Agent[Config]):
 
     def _arrays(self, batch: Batch) -> tuple[Batch, tuple[F32, ...]]:
         """Return what compiled code learns from."""
-        actions = torch.as_tensor(batch.actions)
-        return batch.arrays(), tuple(self.random.normal(actions).numpy() for _ in range(self._num_noises))
+        noises = (self.random.normal(torch.as_tensor(batch.actions)).numpy() for _ in range(self._num_noises))
+        return batch.arrays(), tuple(noises)
 
     def learn(self, batches: Iterable[Any]) -> Learnt:
         """Make gradient updates; if they are compiled, what acts stays as it is until `publish`.
