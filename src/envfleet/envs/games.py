@@ -228,7 +228,7 @@ def check_spaces(
     """
     trained = [getattr(player, kind, None) for kind in ("observation_space", "action_space")]
     for one, other in zip(trained, (observation_space, action_space), strict=True):
-        if isinstance(one, gym.Space) and _size_of(one) != _size_of(other):
+        if isinstance(one, gym.Space) and size_of(one) != size_of(other):
             raise InvalidArgument(
                 f"{name} was trained on observations {trained[0]} and actions {trained[1]}, {place} has observations "
                 f"{observation_space} and actions {action_space}: pass one that was trained there, or say what this "
@@ -236,7 +236,8 @@ def check_spaces(
             )
 
 
-def _size_of(space: gym.Space[Any]) -> tuple[Any, int]:
+def size_of(space: gym.Space[Any]) -> tuple[Any, int]:
+    """Return the shape of a space, and how many numbers a network gets of it."""
     return space.shape, flatdim(space) if space.is_np_flattenable else 0
 
 

@@ -192,15 +192,8 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     }
     given = {path: value for path, value in changes.items() if value is not None}
     config = change_config(read_config(config_path), given, _CHANGED)
-    result = train(
-        config,
-        num_envs=num_envs,
-        device=device,
-        base_output_dir=base_output_dir,
-        run_name=run_name,
-        verbose=verbose,
-        **options,
-    )
+    options |= {"num_envs": num_envs, "device": device, "run_name": run_name, "verbose": verbose}
+    result = train(config, base_output_dir=base_output_dir, **options)
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(result).items()}
 
 

@@ -42,6 +42,13 @@ class Corridor(gym.Env[dict[str, Any], np.int64]):
         return self._observe(), reward, is_there, self._steps == 4, {}
 
 
+class Reaching(Corridor):
+    """The same with an arm."""
+
+    def __init__(self, reach: float) -> None:
+        self.action_space = spaces.Box(-reach, reach, (1,))  # type: ignore[assignment]
+
+
 class Notes(Observer):
     """Counts events, over interruptions."""
 

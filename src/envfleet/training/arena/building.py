@@ -12,7 +12,7 @@ import torch
 import envfleet
 from envfleet.agents import ActionTable, Agent, OffPolicyAgent, load_agent
 from envfleet.agents.loading import find_agent
-from envfleet.envs.games import Game
+from envfleet.envs.games import Game, size_of
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
@@ -26,12 +26,12 @@ from envfleet.training.opponents.pool import experienced
 from envfleet.training.phases import Environment, Phase
 
 
-def check_phases(phases: Sequence[Phase]) -> None:
+def check_phases(phases: Sequence[Phase], options: RunOptions) -> None:
     """Check the phases of a run before it begins; its last one may be hours away.
 
     Raises:
-        InvalidArgument: A phase has something that its environment does not, or names a file, class or function that
-            cannot be used.
+        InvalidArgument: A phase has something that its environment does not, names a file, class or function that
+            cannot be used, or has other spaces than the first.
     """
     game = phases[0].environment.find_game()
     for phase in phases:
@@ -41,8 +41,25 @@ def check_phases(phases: Sequence[Phase]) -> None:
             raise InvalidArgument(f"the phase {phase.name!r} {error}") from error
         if phase.shaping is not None:
             find_shaping(phase.shaping)
+        _check_alike(phases[0], phase, options)
     if game is not None:
         check_opponents(phases, game)
+
+
+def _check_alike(first: Phase, other: Phase, options: RunOptions) -> None:
+    if other.environment.is_known_game or other.environment == first.environment:
+        return
+    found = list[tuple[Any, Any]]()
+    for place in (first.environment, other.environment):
+        one = dataclasses.replace(options, num_envs=1, backend=None, workers=None)
+        with make_fleet(place, one, place.find_game()) as fleet:
+            found.append((fleet.single_observation_space, fleet.single_action_space))
+    (seen, done), (now_seen, now_done) = found
+    if size_of(seen) != size_of(now_seen) or done != now_done:
+        raise InvalidArgument(
+            f"the phase {other.name!r} has observations {now_seen} and actions {now_done}, {first.name!r} has {seen} "
+            f"and {done}: one agent cannot learn in both; train in several runs"
+        )
 
 
 def make_arena(

@@ -77,7 +77,7 @@ class Trainer:
             for observer in reversed(observers):
                 closing.callback(observer.close)
             if not is_resumed:
-                check_phases(config.curriculum.phases)
+                check_phases(config.curriculum.phases, self.options)
             self._open(config.curriculum.phases[0].environment)
             closing.callback(lambda: self._arena.close())  # noqa: PLW0108  # the arena of the last phase
             self.agent = make_agent(

@@ -37,18 +37,13 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
         array([0.02, 0.24, 0.75])
     """
     rates = np.asarray(win_rates, np.float64)
-    match matchmaking:
-        case "uniform":
-            weights = np.ones(len(rates))
-        case "latest":
-            weights = np.zeros(len(rates))
-            weights[-1] = 1.0
-        case "prioritised":
-            weights = _FLOOR + rates * (1 - rates)
-        case "hardest":
-            weights = _FLOOR + (1 - rates) ** 2
-    spread: NDArray[np.float64] = weights / weights.sum()
-    return spread
+    weights: NDArray[np.float64] = {
+        "uniform": np.ones(len(rates)),
+        "latest": np.eye(len(rates))[-1],
+        "prioritised": _FLOOR + rates * (1 - rates),
+        "hardest": _FLOOR + (1 - rates) ** 2,
+    }[matchmaking]
+    return weights / float(weights.sum())
 
 
 Config = TypeVar("Config")

@@ -15,6 +15,7 @@ from envfleet.training.arena import building
 from envfleet.training.arena.building import make_arena, make_fleet
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import parse_config
+from envfleet.training.loop.trainer import Trainer
 from envfleet.training.phases import Environment
 
 HOCKEY = known_game("hockey")
@@ -58,3 +59,28 @@ def test_a_thread_that_learns_beside_the_games_has_a_core(
     seed = np.random.SeedSequence(0)
     with contextlib.closing(make_arena(config, options, place, seed=seed, stopwatch=Stopwatch())) as arena:
         assert (arena.fleet.plan.backend, arena.fleet.plan.num_workers) == ("process", workers)
+
+
+def plan(*kwargs: dict[str, Any], env: str = "FrozenLake-v1") -> Any:
+    phases = [
+        {"name": f"phase {number}", "transitions": 64, "environment": {"id": env, "kwargs": one}}
+        for number, one in enumerate(kwargs)
+    ]
+    return parse_config({"curriculum": {"phases": phases}, "agent": {"type": "PPO"}})
+
+
+def test_phases_that_no_agent_can_learn_in_together_are_refused_before_the_first() -> None:
+    small, large = {"map_name": "4x4"}, {"map_name": "8x8"}
+    message = r"phase 2.* Discrete\(64\) .*phase 0.* Discrete\(16\) .*train in several runs"
+    with pytest.raises(InvalidArgument, match=message):
+        Trainer(plan(small, {**small, "is_slippery": False}, large))
+
+
+def test_phases_with_other_bounds_of_actions_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"phase 1.*Box\(-2.0, 2.0.*phase 0.*Box\(-1.0, 1.0"):
+        Trainer(plan({"reach": 1.0}, {"reach": 2.0}, env="tests.unit.training.own:Reaching"))
+
+
+def test_phases_may_change_what_agents_do_not_see() -> None:
+    with contextlib.closing(Trainer(plan({"is_slippery": True}, {"is_slippery": False}))) as trainer:
+        assert len(trainer.config.curriculum.phases) == 2
