@@ -363,7 +363,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
             An opaque value with one entry per sub-environment; it can be indexed by row.
 
         Raises:
-            StateUnsupported: A sub-environment can be neither pickled nor copied.
+            SubEnvError: A sub-environment cannot be saved; its cause is `StateUnsupported` if it neither pickles nor
+                has a `get_state` of its own.
         """
         with self._hold("get_state()", _READY):
             self._require(self.engine.traits.has_states, "get_state()", _NO_STATES)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any, NamedTuple
 
 import cloudpickle
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils import EzPickle
 
 from envfleet.errors import InvalidArgument, StateUnsupported
 
@@ -16,7 +18,7 @@ class EnvState(NamedTuple):
     """A saved sub-environment.
 
     Attributes:
-        kind: `"own"` (the environment's `get_state`), `"pickle"` or `"copy"`.
+        kind: `"own"` (the environment's `get_state`) or `"pickle"`.
         value: What `kind` says.
         layers: For `"own"`: the attributes of each wrapper and of the environment's own generator.
     """
@@ -26,26 +28,39 @@ class EnvState(NamedTuple):
     layers: list[dict[str, Any]]
 
 
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # which has no types
+    """Pickles all of what would pickle as the arguments of its constructor alone, such as MuJoCo's environments."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how an object is pickled."""
+        if getattr(type(obj), "__getstate__", None) is not EzPickle.__getstate__:
+            return super().reducer_override(obj)
+        return object.__new__, (type(obj),), vars(obj), None, None, _fill
+
+
+def _fill(obj: Any, attributes: dict[str, Any]) -> None:
+    vars(obj).update(attributes)
+
+
 def save_env(env: gym.Env[Any, Any]) -> EnvState:
-    """Save a sub-environment: by its own `get_state`, else by pickling all of it, else by a deep copy.
+    """Save a sub-environment: by its own `get_state`, else by pickling all of it.
 
     Raises:
-        StateUnsupported: It offers none of the three, or refuses it itself.
+        StateUnsupported: It offers neither, or refuses it itself.
     """
     if hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state"):
         return EnvState("own", copy.deepcopy(env.unwrapped.get_state()), [_layer(layer) for layer in _layers(env)])
+    pickled = io.BytesIO()
     try:
-        return EnvState("pickle", cloudpickle.dumps(env), [])
+        _Pickler(pickled).dump(env)
     except StateUnsupported:  # of the environment itself, which says better what to do
         raise
-    except Exception as pickle_error:  # noqa: BLE001 - any type may fail in its own way
-        try:
-            return EnvState("copy", copy.deepcopy(env), [])
-        except Exception as copy_error:
-            raise StateUnsupported(
-                f"{env} has no get_state/set_state, cannot be pickled ({pickle_error}) and cannot be copied "
-                f"({copy_error}): give it get_state() and set_state(state)"
-            ) from copy_error
+    except Exception as error:  # any type may fail in its own way
+        raise StateUnsupported(
+            f"{env} has no get_state/set_state and cannot be pickled ({error}): give it get_state() and "
+            "set_state(state)"
+        ) from error
+    return EnvState("pickle", pickled.getvalue(), [])
 
 
 def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
@@ -59,7 +74,7 @@ def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
         `env` itself where it has `set_state`, else a new object that replaces it.
 
     Raises:
-        InvalidArgument: A pickled or copied state is of an environment of another class.
+        InvalidArgument: A pickled state is of an environment of another class.
     """
     kind, value, layers = state
     if kind == "own":
@@ -67,7 +82,7 @@ def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
         for layer, attributes in zip(_layers(env), layers, strict=True):
             vars(layer).update(copy.deepcopy(attributes))
         return env
-    restored: gym.Env[Any, Any] = cloudpickle.loads(value) if kind == "pickle" else copy.deepcopy(value)
+    restored: gym.Env[Any, Any] = cloudpickle.loads(value)
     if type(restored.unwrapped).__qualname__ != type(env.unwrapped).__qualname__:
         raise InvalidArgument(f"the state is of {restored}, expected one of {env}: pass states of the same environment")
     return restored

@@ -191,3 +191,13 @@ if __name__ == "__main__":
 def test_the_weights_to_begin_with_have_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"^nope.pt cannot be read \(No such file"):
         train_single_run(CONFIG, tmp_path / "runs", verbose=False, checkpoint_path="nope.pt")
+
+
+def test_a_run_with_what_cannot_be_saved_goes_on_with_new_episodes(tmp_path: Path) -> None:
+    phase = {"name": "all", "transitions": 64, "environment": {"id": "LunarLander-v3"}}
+    training = {"rollout_steps": 8, "eval_frequency": None, "eval_games": 2}
+    config: dict[str, Any] = {"curriculum": {"phases": [phase]}, "training": training, "agent": {"type": "PPO"}}
+    options: dict[str, Any] = {"base_output_dir": tmp_path, "verbose": False}
+    half = train(config, num_envs=2, max_transitions=24, **options)
+    assert half.reason == "max_transitions"
+    assert resume(half.run_dir, verbose=False).total_steps == 64

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envfleet.agents import Transitions
 from envfleet.agents.packing import Packing
 from envfleet.envs.games import Game
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.fleet.fleet import Fleet
 from envfleet.training.arena.shaping import RewardShaper, Shaping, find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
@@ -97,7 +97,6 @@ class Arena:
         num_envs: N.
         single_observation_space: Of one player.
         single_action_space: Likewise.
-        has_states: Whether running episodes are saved; if not, whoever goes on begins new ones.
         num_seats: N or 2N.
         seats: Those that the learner has now, int64, ascending.
 
@@ -117,7 +116,6 @@ class Arena:
         stopwatch: Stopwatch | None = None,
     ) -> None:
         self.fleet, self.game = fleet, game
-        self.has_states = fleet.engine.traits.has_states
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs = fleet.num_envs
         self.single_observation_space: Any = fleet.single_observation_space
@@ -287,8 +285,14 @@ class Arena:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes; `"fleet"` is the fleet's own, and pickles, or `None` if it has none."""
+        try:
+            state = self.fleet.get_state() if self.fleet.engine.traits.has_states else None
+        except SubEnvError as error:
+            if not isinstance(error.__cause__, StateUnsupported):
+                raise
+            state = None
         return {
-            "fleet": self.fleet.get_state() if self.has_states else None,
+            "fleet": state,
             "opponents": self._opponents.state_dict(),
             "shaper": copy.deepcopy(self._shaper),
             "sums": self._sums.copy(),

@@ -376,7 +376,7 @@ class Trainer:
         if not self.tally.is_finished:
             self._begin_phase(state["arena"])
         self._learner.load_state_dict(state["learner"])
-        if not self.tally.is_finished and not self._arena.has_states:  # new episodes have begun
+        if not self.tally.is_finished and state["arena"]["fleet"] is None:  # new episodes have begun
             self._learner.cut()
 
     def close(self) -> None:

@@ -235,7 +235,6 @@ def test_who_goes_on_with_new_episodes_joins_none_of_them_to_an_old_one(agent: s
     state["arena"]["fleet"] = None  # as of a service, which keeps nothing
     happened: list[Transitions] = []
     with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as second:
-        second._arena.has_states = False
         second.load_state_dict(state)
         learner = second._learner
         take = learner.take
