@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
-from gymnasium.spaces.utils import flatdim
+import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.adapters.pettingzoo_game import SEATED_SCRIPTS, DuelGame
@@ -211,34 +211,48 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
     return Game(source, bound) if hasattr(probe, "possible_agents") else None
 
 
-def check_spaces(
-    player: Any, name: str, place: str, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> None:
-    """Refuse a player that was trained on other spaces than it is to play with.
+Spaces = tuple[Any, Any]
+"""Of the observations and actions of one player; anything but a space stands for whatever the other side has."""
+
+_OTHER_PLAYER = (
+    "pass one that was trained there, or say what this one plays (`env=`, `rink=`, on the command line --env)"
+)
+
+
+def spaces_of(player: Any) -> Spaces:
+    """Return the spaces that a player was made for, as far as it says so."""
+    return getattr(player, "observation_space", None), getattr(player, "action_space", None)
+
+
+def check_spaces(made_for: Spaces, name: str, found: Spaces, place: str, advice: str = _OTHER_PLAYER) -> None:
+    """Refuse what was made for other spaces than it is to play with; only bounds of observations may differ.
 
     Args:
-        player: Its `observation_space` and `action_space` are compared, as far as they are spaces.
-        name: Of the player.
-        place: Who has the spaces.
-        observation_space: Of one sub-environment, or of one player of a game.
-        action_space: Likewise.
+        made_for: Its spaces.
+        name: What it is.
+        found: Of one sub-environment, or of one player of a game.
+        place: Who has those.
+        advice: What to do.
 
     Raises:
-        InvalidArgument: A shape or a number of values differs; the message names all spaces.
+        InvalidArgument: They differ; the message names all of them.
     """
-    trained = [getattr(player, kind, None) for kind in ("observation_space", "action_space")]
-    for one, other in zip(trained, (observation_space, action_space), strict=True):
-        if isinstance(one, gym.Space) and size_of(one) != size_of(other):
+    forms = [(_form_of(seen), done) for seen, done in (made_for, found)]
+    for given, one, other in zip(made_for, *forms, strict=True):
+        if isinstance(given, gym.Space) and one != other:
             raise InvalidArgument(
-                f"{name} was trained on observations {trained[0]} and actions {trained[1]}, {place} has observations "
-                f"{observation_space} and actions {action_space}: pass one that was trained there, or say what this "
-                "one plays (`env=`, `rink=`, on the command line --env)"
+                f"{name} has observations {made_for[0]} and actions {made_for[1]}, {place} has observations {found[0]} "
+                f"and actions {found[1]}, expected the same: {advice}"
             )
 
 
-def size_of(space: gym.Space[Any]) -> tuple[Any, int]:
-    """Return the shape of a space, and how many numbers a network gets of it."""
-    return space.shape, flatdim(space) if space.is_np_flattenable else 0
+def _form_of(space: Any) -> Any:
+    """Return what a network depends on: a Box without its bounds, any other space as it is."""
+    if isinstance(space, gym.spaces.Box):
+        return space.shape, space.dtype == np.uint8
+    if isinstance(space, gym.spaces.Dict):
+        return [(key, _form_of(part)) for key, part in space.spaces.items()]
+    return [_form_of(part) for part in space.spaces] if isinstance(space, gym.spaces.Tuple) else space
 
 
 @functools.cache

@@ -42,6 +42,12 @@ class Corridor(gym.Env[dict[str, Any], np.int64]):
         return self._observe(), reward, is_there, self._steps == 4, {}
 
 
+def writes_into_rewards(observations: Any, actions: Any, rewards: Any, after: Any) -> Any:
+    """Shape rewards in place, as many functions do."""
+    rewards += 100.0
+    return rewards
+
+
 class Reaching(Corridor):
     """The same with an arm."""
 

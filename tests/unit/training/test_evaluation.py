@@ -12,7 +12,7 @@ from gymnasium import spaces
 from tests.unit.training.still import Still
 
 from envfleet.agents import DDDQN, PPO, SAC, ActionTable, SACConfig
-from envfleet.envs.games import check_spaces, find_game
+from envfleet.envs.games import check_spaces, find_game, spaces_of
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation import Score, evaluate, evaluate_returns
 from envfleet.training.games.matches import Rink, play
@@ -87,6 +87,37 @@ def test_episodes_for_one_are_gymnasiums(num_envs: int) -> None:
     assert found.interval == pytest.approx((found.mean - reach, found.mean + reach), rel=1e-4)
 
 
+class Strict(gymnasium.Env[Any, Any]):
+    """Shows what to do, and takes nothing else."""
+
+    observation_space = action_space = spaces.Discrete(100)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._left, self._shown = int(self.np_random.integers(1, 20)), int(self.np_random.integers(100))
+        return self._shown, {}
+
+    def step(self, action: Any) -> Any:
+        if action != self._shown:
+            raise ValueError(f"{action} where {self._shown} was shown")
+        self._left, self._shown = self._left - 1, (self._shown + 7) % 100
+        return self._shown, 1.0, self._left == 0, False, {}
+
+
+class Obedient:
+    """Does what is shown."""
+
+    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
+        return observations
+
+
+def test_a_policy_acts_also_where_no_game_is_left() -> None:
+    lengths = [
+        np.random.default_rng(int(seed)).integers(1, 20) for seed in np.random.SeedSequence(3).generate_state(11)
+    ]
+    assert evaluate_returns(Obedient(), Strict, episodes=11, seed=3, num_envs=4).mean == np.mean(lengths)
+
+
 def test_a_kernel_is_played_compiled() -> None:
     found = evaluate_returns(Leaning(), "envfleet/CartPole-v1", episodes=4, seed=3)
     assert found.mean == evaluate_returns(Leaning(), "CartPole-v1", episodes=4, seed=3).mean
@@ -104,22 +135,48 @@ def test_an_agent_of_another_environment_is_refused_with_both_spaces(env: str, f
         evaluate_returns(agent, env, episodes=2)
     assert found in str(place.observation_space)
     assert str(caught.value) == (
-        "the agent was trained on observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(3), the environment "
-        f"has observations {place.observation_space} and actions {place.action_space}: pass one that was trained "
-        "there, or say what this one plays (`env=`, `rink=`, on the command line --env)"
+        "the agent has observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(3), the environment has "
+        f"observations {place.observation_space} and actions {place.action_space}, expected the same: pass one that "
+        "was trained there, or say what this one plays (`env=`, `rink=`, on the command line --env)"
     )
 
 
-def test_an_agent_sees_the_parts_that_it_was_trained_on() -> None:
-    views = [spaces.Dict(pole=spaces.Box(-1, 1, (size,)), cart=spaces.Discrete(2)) for size in (3, 4)]
+def bits(**sizes: int) -> spaces.Dict:
+    return spaces.Dict([(name, spaces.Box(-1, 1, (size,))) for name, size in sizes.items()])
+
+
+def byte(*shape: int) -> spaces.Box:
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("trained", "found"),
+    [
+        (bits(pole=3, cart=2), bits(pole=4, cart=2)),
+        (bits(pole=1, cart=3), bits(pole=3, cart=1)),
+        (bits(pole=1, cart=3), bits(pole=1, action_mask=3)),
+        (spaces.MultiDiscrete([3, 5]), spaces.MultiDiscrete([5, 3])),
+        (spaces.Discrete(5), spaces.Discrete(5, start=10)),
+        (spaces.Box(0, 1, (8,)), byte(8)),
+        (spaces.Box(0, 1, (8,)), spaces.MultiBinary(8)),
+    ],
+    ids=str,
+)
+def test_an_agent_sees_what_it_was_trained_on(trained: spaces.Space[Any], found: spaces.Space[Any]) -> None:
     move: spaces.Space[Any] = spaces.Discrete(2)
-    agent = PPO(views[0], move)
-    with pytest.raises(InvalidArgument, match="mia was trained on observations Dict"):
-        check_spaces(agent, "mia", "it", views[1], move)
-    check_spaces(agent, "mia", "it", views[0], move)
-    ranged = DDDQN(spaces.Box(-2, 2, (4,), np.float64), ActionTable([[-1.0], [1.0]]))
-    check_spaces(ranged, "mia", "it", spaces.Box(-1, 1, (4,)), spaces.Box(-2, 2, (1,)))
-    check_spaces(Leaning(), "leaning", "it", spaces.Graph(spaces.Box(-1, 1, (4,)), None), move)
+    with pytest.raises(InvalidArgument, match=r"mia has observations .*, it has observations .*, expected the same"):
+        check_spaces((trained, move), "mia", (found, move), "it")
+    check_spaces((trained, move), "mia", (trained, move), "it")
+
+
+def test_an_agent_may_see_other_bounds_but_not_act_in_them() -> None:
+    near, far = spaces.Box(-1, 1, (4,)), spaces.Box(-2, 2, (4,), np.float64)
+    check_spaces((near, near), "mia", (far, near), "it")
+    with pytest.raises(InvalidArgument, match="expected the same"):
+        check_spaces((near, near), "mia", (near, far), "it")
+    table = spaces_of(DDDQN(far, ActionTable([[-1.0], [1.0]])))
+    check_spaces(table, "mia", (near, spaces.Box(-2, 2, (1,))), "it")
+    check_spaces(spaces_of(Leaning()), "leaning", (spaces.Graph(near, None), near), "it")
 
 
 class Endless(gymnasium.Env[Any, Any]):
@@ -159,6 +216,16 @@ def test_a_random_player_wins_as_often_as_chance_has_it() -> None:
 class Rock:
     def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
         return np.zeros(len(observations), np.int64)
+
+
+class Halves:
+    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
+        return np.full(len(observations), 1.5)
+
+
+def test_numbers_that_are_no_actions_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"of shape \(2,\) and float64, expected \(2,\): .* in Discrete\(3\)"):
+        evaluate(Halves(), "random", games=2, rink=Rink(game=find_game("tests.unit.training.duel:Duel") or Rink().game))
 
 
 def test_games_whose_environment_fails_are_drawn_where_it_is_made_anew() -> None:

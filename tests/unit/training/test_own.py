@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from tests.unit.training import own
@@ -174,3 +175,12 @@ def test_the_documented_observer_logs_to_wandb(monkeypatch: pytest.MonkeyPatch) 
         ({"loss": 0.5}, {"step": 100}),
         (),
     ]
+
+
+def test_shaping_that_writes_into_rewards_leaves_returns_as_they_are(tmp_path: Path) -> None:
+    config = written({"type": "PPO", "hyperparameters": {"hidden": [16]}}, "CartPole-v1")
+    config["curriculum"]["phases"][0]["shaping"] = f"{OWN}:writes_into_rewards"
+    found = run(config, tmp_path)
+    episodes = pl.read_csv(found.run_dir / "episodes.csv")
+    assert (episodes["return"] == episodes["length"]).all()
+    assert (episodes["shaped_return"] == 101 * episodes["length"]).all()

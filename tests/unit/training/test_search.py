@@ -137,6 +137,7 @@ def test_a_trial_that_cannot_be_or_diverges_is_ended_early(tmp_path: Path) -> No
         ({RATE: {"low": 1e-5}}, r"in the space: write a list of choices"),
         ({RATE: {"low": 1, "high": 0}}, r"not a range \(.*\): change it"),
         ({RATE: {"low": 0, "high": 1, "log": True}}, r"not a range \(.*\): change it"),
+        ({RATE: {"low": 0.1, "high": 1, "log": "false"}}, r"not a range \(log='false' is neither true nor false\)"),
         ({RATE: {"low": -1, "high": 1}}, r"the space has -1 for agent\.hyperparameters\.learning_rate: .*"),
         ({"training.rollout_steps": [8, 8.5]}, r"the space has 8\.5 for training\.rollout_steps: .* is 8\.5: expected"),
         ({}, r"the space is \{\}, expected an object"),

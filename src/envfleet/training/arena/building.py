@@ -12,7 +12,7 @@ import torch
 import envfleet
 from envfleet.agents import ActionTable, Agent, OffPolicyAgent, load_agent
 from envfleet.agents.loading import find_agent
-from envfleet.envs.games import Game, size_of
+from envfleet.envs.games import Game, Spaces, check_spaces, spaces_of
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
@@ -49,17 +49,13 @@ def check_phases(phases: Sequence[Phase], options: RunOptions) -> None:
 def _check_alike(first: Phase, other: Phase, options: RunOptions) -> None:
     if other.environment.is_known_game or other.environment == first.environment:
         return
-    found = list[tuple[Any, Any]]()
+    found = list[Spaces]()
     for place in (first.environment, other.environment):
         one = dataclasses.replace(options, num_envs=1, backend=None, workers=None)
         with make_fleet(place, one, place.find_game()) as fleet:
             found.append((fleet.single_observation_space, fleet.single_action_space))
-    (seen, done), (now_seen, now_done) = found
-    if size_of(seen) != size_of(now_seen) or done != now_done:
-        raise InvalidArgument(
-            f"the phase {other.name!r} has observations {now_seen} and actions {now_done}, {first.name!r} has {seen} "
-            f"and {done}: one agent cannot learn in both; train in several runs"
-        )
+    names = [f"the phase {phase.name!r}" for phase in (first, other)]
+    check_spaces(found[0], names[0], found[1], names[1], "one agent learns in both, so train in several runs")
 
 
 def make_arena(
@@ -176,6 +172,9 @@ def make_agent(
     if path is not None and takes_weights:
         old = load_agent(path, num_envs=1)
         try:
+            check_spaces(spaces_of(old), "it", spaces_of(agent), "the run", "pass one that was trained there")
+            if (theirs := getattr(old.config, "activation", None)) != getattr(agent.config, "activation", None):
+                raise InvalidArgument(f"its activation is {theirs!r}: set agent.hyperparameters.activation to that")
             agent.set_weights(old.weights())
         except InvalidArgument as error:
             raise InvalidArgument(f"agent.checkpoint_path is {path!r}, a {type(old).__name__}, but {error}") from error

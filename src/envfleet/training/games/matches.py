@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import envfleet
 from envfleet.agents.packing import Packing
-from envfleet.envs.games import Game, check_spaces, known_game
+from envfleet.envs.games import Game, check_spaces, known_game, spaces_of
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
@@ -166,6 +166,7 @@ class Seating:
     Attributes:
         num_envs: Sub-environments that are needed.
         games: Number of the game that each one plays, int64 `(num_envs,)`; -1 where there is none left.
+        places: Of that game in batches, int64 `(num_envs,)`; of the last one where there is none left.
 
     Examples:
         >>> seating = Seating(num_games=5, num_envs=2)
@@ -184,6 +185,7 @@ class Seating:
         bounds = np.searchsorted(owners[self._order], np.arange(self.num_envs + 1))
         self._next, self._ends = bounds[:-1].copy(), bounds[1:]
         self.games: NDArray[np.int64] = np.full(self.num_envs, -1, np.int64)
+        self.places = np.zeros(self.num_envs, np.int64)
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -200,6 +202,7 @@ class Seating:
         self.games[rows] = -1
         self.games[seated] = self._order[self._next[seated]]
         self._next[seated] += 1
+        self.places[seated] = self.games[seated] % self.num_places
         return seated
 
 
@@ -214,7 +217,6 @@ class SeatedPolicy:
     def __init__(self, policy: Policy, seating: Seating) -> None:
         self._policy, self._seating = policy, seating
         self._inputs: NDArray[Any] | None = None
-        self._actions: NDArray[Any] | None = None
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
         """Choose actions for all sub-environments.
@@ -223,24 +225,15 @@ class SeatedPolicy:
             observations: `(num_envs, …)`.
 
         Returns:
-            `(num_envs, …)`; where no game is left, the last one of that sub-environment.
+            `(num_envs, …)`, also where no game is left, as those sub-environments step on.
         """
-        seating = self._seating
+        seating, places = self._seating, self._seating.places
         if self._inputs is None:
             self._inputs = np.zeros((seating.num_places, *observations.shape[1:]), observations.dtype)
-        rows = seating.rows
-        places = seating.games[rows] % seating.num_places
-        self._inputs[places] = observations[rows]
-        blocks = places // BLOCK_ROWS
-        for block in np.unique(blocks):
-            inputs = self._inputs[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
-            chosen = np.asarray(self._policy.act_batch(inputs, deterministic=True))
-            if self._actions is None:
-                self._actions = np.zeros((seating.num_envs, *chosen.shape[1:]), chosen.dtype)
-            mine = blocks == block
-            self._actions[rows[mine]] = chosen[places[mine] % BLOCK_ROWS]
-        assert self._actions is not None  # noqa: S101  # for the type checker: every sub-environment began with a game
-        return self._actions
+        self._inputs[places] = observations
+        blocks = self._inputs.reshape(-1, BLOCK_ROWS, *observations.shape[1:])
+        chosen = [np.asarray(self._policy.act_batch(block, deterministic=True)) for block in blocks]
+        return np.concatenate(chosen)[places]
 
 
 class Table:
@@ -260,8 +253,8 @@ class Table:
 
     def __init__(self, fleet: Fleet, games: Games, players: Sequence[Seated], game: Game | None) -> None:
         if game is None:
-            spaces = fleet.single_observation_space, fleet.single_action_space
-            check_spaces(players[0].policy, "the agent", "the environment", *spaces)
+            found = fleet.single_observation_space, fleet.single_action_space
+            check_spaces(spaces_of(players[0].policy), "the agent", found, "the environment")
         self._fleet, self._games, self._game = fleet, games, game
         self.seating = Seating(len(games), fleet.num_envs)
         self._scripts = [player.script for player in players]

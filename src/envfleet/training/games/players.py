@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from envfleet.agents import load_agent
 from envfleet.agents.randomness import Random
-from envfleet.envs.games import RANDOM, Game, check_spaces, known_game
+from envfleet.envs.games import RANDOM, Game, check_spaces, known_game, spaces_of
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 from envfleet.training.phases import DEFAULT_GAME, SCRIPT
@@ -115,11 +115,12 @@ def check_actions(actions: Any, rows: int, game: Game, name: str) -> NDArray[Any
     Raises:
         InvalidArgument: There is not one of the game's for every row.
     """
-    found, expected = np.asarray(actions), (rows, *(game.action_space.shape or ()))
-    if found.shape != expected:
+    space: Any = game.action_space
+    found, expected = np.asarray(actions), (rows, *space.shape)
+    if found.shape != expected or (space.dtype.kind in "iu" and found.dtype.kind not in "iub"):
         raise InvalidArgument(
-            f"{name} returned actions of shape {found.shape}, expected {expected}: return one per row, in "
-            f"{game.action_space}"
+            f"{name} returned actions of shape {found.shape} and {found.dtype}, expected {expected}: return one per "
+            f"row, in {space}"
         )
     return found
 
@@ -158,7 +159,7 @@ def seat_player(player: Player | Seated, name: str | None = None, *, game: Game 
     else:
         agent, shown = player, name or str(getattr(player, "name", type(player).__name__))
     _check_acts(agent)
-    check_spaces(agent, shown, f"a player of {game.name}", game.observation_space, game.action_space)
+    check_spaces(spaces_of(agent), shown, spaces_of(game), f"a player of {game.name}")
     return Seated(shown, policy=cast(Policy, agent))
 
 

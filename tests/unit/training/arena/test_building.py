@@ -71,13 +71,13 @@ def plan(*kwargs: dict[str, Any], env: str = "FrozenLake-v1") -> Any:
 
 def test_phases_that_no_agent_can_learn_in_together_are_refused_before_the_first() -> None:
     small, large = {"map_name": "4x4"}, {"map_name": "8x8"}
-    message = r"phase 2.* Discrete\(64\) .*phase 0.* Discrete\(16\) .*train in several runs"
+    message = r"phase 0.* Discrete\(16\) .*phase 2.* Discrete\(64\) .*train in several runs"
     with pytest.raises(InvalidArgument, match=message):
         Trainer(plan(small, {**small, "is_slippery": False}, large))
 
 
 def test_phases_with_other_bounds_of_actions_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"phase 1.*Box\(-2.0, 2.0.*phase 0.*Box\(-1.0, 1.0"):
+    with pytest.raises(InvalidArgument, match=r"phase 0.*Box\(-1.0, 1.0.*phase 1.*Box\(-2.0, 2.0"):
         Trainer(plan({"reach": 1.0}, {"reach": 2.0}, env="tests.unit.training.own:Reaching"))
 
 

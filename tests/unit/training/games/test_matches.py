@@ -151,9 +151,9 @@ def test_a_policy_sees_whole_blocks_only() -> None:
     observations = np.arange(2.0 * (BLOCK_ROWS + 5)).reshape(-1, 2)
     policy = SeatedPolicy(Watching(), seating)
     np.testing.assert_array_equal(policy.act(observations), observations.sum(1))
-    seating.seat(np.arange(BLOCK_ROWS))
-    policy.act(observations)
-    assert sizes == [BLOCK_ROWS] * 3
+    assert len(seating.seat(np.arange(BLOCK_ROWS))) == 0
+    np.testing.assert_array_equal(policy.act(observations + 1), observations.sum(1) + 2)  # also where no game is left
+    assert sizes == [BLOCK_ROWS] * 4
 
 
 def test_players_are_found(tmp_path: Any) -> None:
@@ -181,10 +181,10 @@ class Numbers:
         (3, "a player of type int has no act_batch"),
         (
             PPO(spaces.Box(-1, 1, (3,)), MOVE),
-            r"PPO was trained on observations Box\(.*, \(3,\), .*, a player of hockey has .*, \(18,\)",
+            r"PPO has observations Box\(.*, \(3,\), .*, a player of hockey has .*, \(18,\)",
         ),
         (PPO(VIEW, spaces.Discrete(3)), r"and actions Discrete\(3\), a player of hockey has .* and actions Box\("),
-        (Numbers(), r"a player returned actions of shape \(1,\), expected \(1, 4\)"),
+        (Numbers(), r"a player returned actions of shape \(1,\) and int64, expected \(1, 4\)"),
     ],
 )
 def test_who_cannot_play_is_told_so(player: Any, said: str) -> None:

@@ -179,7 +179,7 @@ def test_files_of_all_phases_are_looked_at_before_a_run_begins(opponent: dict[st
     mixed = {"type": "weighted_mixture", "opponents": [{"type": "basic_weak"}, opponent]}
     phases = [{"name": name, "episodes": 9, "opponent": one} for name, one in (("a", {"type": "none"}), ("b", mixed))]
     config = {"curriculum": {"phases": phases}, "agent": {"type": "SAC"}}
-    for problem in (r"no saved agent \(\*\.pt\) in .*a\.pt", r"a\.pt was trained on .*, \(3,\),"):
+    for problem in (r"no saved agent \(\*\.pt\) in .*a\.pt", r"a\.pt has observations .*, \(3,\),"):
         with pytest.raises(InvalidArgument, match=problem):
             train(config, base_output_dir=tmp_path / "runs", verbose=False)
         agent_of().save(tmp_path / "a.pt")
