@@ -246,10 +246,13 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
             raise InvalidArgument(f"--env {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     else:
         files = [] if player is None else _configs_of(Path(player))
-        places = [read_config(file).curriculum.phases[0].environment for file in files] or [Environment()]
-        names = sorted({one.id for one in places})
+        # as evaluations in a run do
+        places = [read_config(file).curriculum.phases[-1].environment for file in files] or [Environment()]
+        names = sorted({one.id if one.is_known_game else f"{one.id} {one.kwargs or ''}".strip() for one in places})
         if len(names) > 1:
-            raise InvalidArgument(f"the runs in {player} were trained on {', '.join(names)}: pass one of them by --env")
+            raise InvalidArgument(
+                f"the runs in {player} were trained on {', '.join(names)}: pass one of them by --env and --env-arg"
+            )
         place = places[0].model_copy(update={"kwargs": places[0].kwargs | kwargs})
     return place, place.find_game()
 

@@ -279,6 +279,8 @@ def _check_space(space: Space, base: RunConfig) -> None:
             values = [given["low"], given["high"]]
             try:
                 optuna.distributions.FloatDistribution(**given)
+                if type(given.get("log", False)) is not bool:
+                    raise ValueError(f"log={given['log']!r} is neither true nor false")
             except (TypeError, ValueError) as error:
                 raise InvalidArgument(f"{path} is {given!r} in the space, not a range ({error}): change it") from error
         else:

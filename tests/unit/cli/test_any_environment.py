@@ -328,3 +328,31 @@ def test_what_the_environment_does_not_have_is_refused(options: tuple[str, ...],
     result = CliRunner().invoke(app, ["evaluate", player, *options])
     assert result.exit_code == 2
     assert said in re.sub(r"[\s│]+", " ", result.output)
+
+
+class Paying(CartPoleEnv):
+    """Pays more or less for one step."""
+
+    def __init__(self, pay: float, render_mode: str | None = None) -> None:
+        super().__init__()
+        self._pay = pay
+
+    def step(self, action: Any) -> Any:
+        observation, _, *_ = super().step(action)
+        return observation, self._pay, True, False, {}
+
+
+def test_what_is_played_is_what_a_run_ended_with_and_the_same_for_all(tmp_path: Path) -> None:
+    place = f"{Path(__file__).stem}:Paying"
+    for name, pays in (("two", (1.0, 5.0)), ("three", (1.0, 5.0, 9.0))):
+        phases = [
+            {"name": f"{pay}", "transitions": 32, "environment": {"id": place, "kwargs": {"pay": pay}}} for pay in pays
+        ]
+        config = {"curriculum": {"phases": phases}, "training": TRAINING, "agent": AGENT}
+        train(config, base_output_dir=tmp_path, run_name=name, verbose=False)
+        assert re.search(rf"{name} +{pays[-1]:.2f} ", invoke("evaluate", tmp_path / name).output)
+    result = CliRunner().invoke(app, ["tournament", str(tmp_path)])
+    assert result.exit_code == 2
+    said = re.sub(r"[\s│]+", " ", result.output)
+    assert "were trained on" in said
+    assert "{'pay': 9.0}" in said

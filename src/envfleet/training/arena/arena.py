@@ -248,7 +248,7 @@ class Arena:
             if self._shaping is not None:
                 arrays = (self._observations, self._actions, seen)
                 before, actions, after = arrays if self.game is None else (array[:, player] for array in arrays)
-                given = self._shaping(before, actions, given, after)
+                given = self._shaping(before, actions, given.copy(), after)  # the function may write into it
             terms = [in_step(infos, name + suffix, ended, self.num_envs) for name in self._shaper.terms]
             shaped[player] = self._shaper.shape(given, terms, winners == (1, -1)[player])
         return shaped.reshape(-1)
