@@ -21,7 +21,7 @@ THOROUGH = [*((SERIAL, mode) for mode in AutoresetMode), (Backend("process", 2),
 FEW = [
     case
     for case in CASES
-    if case.name in ("counting-dict", "counting-varied", "in-place", "info-nested", "space-graph")
+    if case.name in ("counting-dict", "counting-varied", "in-place", "in-place-sequence", "info-nested", "space-graph")
 ]
 
 
@@ -44,7 +44,7 @@ def test_auto_conforms() -> None:
 def test_an_adopted_vector_environment_conforms(autoreset_mode: AutoresetMode) -> None:
     """But for what it does to infos itself, and to the metadata of its environments."""
     own = {"infos-mixed", "infos-ragged", "metadata"}
-    own |= {"in-place", "action-kept", "action-mutated"}
+    own |= {"in-place", "in-place-sequence", "action-kept", "action-mutated"}
     check_backend(ADOPTED, autoreset_modes=[autoreset_mode], copy_modes=[True], skip=own)
 
 

@@ -83,8 +83,12 @@ class _ObjectNode(SpaceNode):
     index: int
 
     def writer(self, arrays: Arrays, objects: Objects) -> Writer:
-        # `list.__setitem__` bound to the list is the writer: no Python frame at all.
-        return objects[self.index].__setitem__
+        values = objects[self.index]
+
+        def write(row: int, value: Any) -> None:
+            values[row] = copy.deepcopy(value)  # the sub-environment may change what it returned
+
+        return write
 
     def rows(self, arrays: Arrays, objects: Objects, n: int) -> list[Any]:
         return list(objects[self.index])

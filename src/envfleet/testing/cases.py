@@ -68,6 +68,7 @@ _MAKERS: dict[str, Callable[[int], gymnasium.Env[Any, Any]]] = {
     "locked": functools.partial(_build, env_class=LockedEnv),
     "loose": functools.partial(_build, env_class=LooseEnv),
     "in-place": functools.partial(_build, env_class=InPlaceEnv),
+    "in-place-sequence": functools.partial(_build, env_class=InPlaceEnv, in_sequence=True),
     "action-kept": functools.partial(_build, env_class=ActionKeeperEnv),
     "action-mutated": functools.partial(_build, env_class=ActionKeeperEnv, mutates=True),
 }

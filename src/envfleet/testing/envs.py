@@ -283,17 +283,25 @@ class ActionKeeperEnv(CountingEnv):
 
 
 class InPlaceEnv(CountingEnv):
-    """Return the same observation array and the same info dict each time, changed in place."""
+    """Return the same observation array and the same info dict each time, changed in place.
 
-    def __init__(self, length: int = 3) -> None:
+    Args:
+        length: As of `CountingEnv`.
+        in_sequence: Whether the array is the one element of a `Sequence`.
+    """
+
+    def __init__(self, length: int = 3, *, in_sequence: bool = False) -> None:
         super().__init__(length)
+        self.in_sequence = in_sequence
+        if in_sequence:
+            self.observation_space = spaces.Sequence(self.observation_space)
         self.buffer = np.zeros(5, np.float64)
         self.info: dict[str, Any] = {"trace": np.zeros(2), "nested": {"count": 0}}
 
     def observe(self) -> Any:
         """Overwrite the one observation array."""
         self.buffer[:] = super().observe()
-        return self.buffer
+        return (self.buffer,) if self.in_sequence else self.buffer
 
     def inform(self, info: dict[str, Any]) -> dict[str, Any]:
         """Overwrite the one info."""
