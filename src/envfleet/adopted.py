@@ -66,7 +66,7 @@ class AdoptedEngine(Engine):
             has_states=False,
             has_stacks=False,
         )
-        self._layout = SpaceLayout(single)
+        self._layout, self._action_layout = SpaceLayout(single), SpaceLayout(vector_env.single_action_space)
         self._episodes = Episodes(num_envs, self._mode, describes=record_episodes)
         self._observations: Any = None
         self._finals: Any = None
@@ -75,9 +75,10 @@ class AdoptedEngine(Engine):
         self._steps, self._step_s = 0, 0.0
 
     def step(self, actions: Any) -> StepResult:
-        """Step every sub-environment once; the vector environment checks the actions."""
+        """Step every sub-environment once."""
         if self._mode is AutoresetMode.DISABLED and self._episodes.over:
             refuse_ended(self._episodes.ended)
+        self._action_layout.unbatch(actions, self.traits.num_envs)  # checks them: not every vector environment does
         start_s, self._is_inside = time.perf_counter(), True
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
         self._is_inside = False

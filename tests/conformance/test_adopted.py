@@ -162,3 +162,14 @@ def test_an_error_wants_a_reset() -> None:
         with pytest.raises(AttributeError, match="unheard_of"):
             fleet.get_attr("unheard_of")
         assert fleet.get_attr("count") == (0, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*(EnvPool seeds are fixed|precision lowered).*:UserWarning")
+@pytest.mark.parametrize("actions", [[0.7, 1.0], [0, 7], [0, -1], [1]], ids=str)
+def test_wrong_actions_are_refused_before_anything_is_stepped(actions: list[float]) -> None:
+    """Also of EnvPool, which steps whatever it is given, or ends the process."""
+    with envfleet.adopt(make_envpool(2)) as fleet:
+        fleet.reset()
+        with pytest.raises(InvalidArgument, match="actions"):
+            fleet.step(np.array(actions))
+        assert fleet.step(np.array([0, 1]))[0].shape == (2, 4)
