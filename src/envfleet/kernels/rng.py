@@ -144,7 +144,7 @@ def integers(rng: Any, low: int, high: int | None = None) -> np.int64:
     Args:
         rng: The state.
         low: int64.
-        high: int64 above `low`. This is not checked: equal bounds draw from all of int64.
+        high: int64 above `low`; if it is not, which `Generator` refuses, what is drawn is `low`.
     """
     if high is None:
         return _integers(rng, np.int64(0), np.int64(low))
@@ -152,12 +152,10 @@ def integers(rng: Any, low: int, high: int | None = None) -> np.int64:
 
 
 def _integers(rng: Any, low: np.int64, high: np.int64) -> np.int64:
+    if high <= low + np.int64(1):
+        return low
     offset = np.uint64(low)
     span = np.uint64(high) - offset
-    if span == _ONE:
-        return low
-    if span == _ZERO:
-        return np.int64(next_uint64(rng))
     if (span - _ONE) >> _32 == _ZERO:
         return np.int64(offset + _below_32(rng, span))
     return np.int64(offset + _below_64(rng, span))
