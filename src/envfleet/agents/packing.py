@@ -152,6 +152,13 @@ class Packing:
             values.append(typed.reshape(-1, *part.shape))
         return values
 
+    def unpacked(self, packed: NDArray[Any]) -> Any:
+        """Return packed observations, `(N, …)`, in the form of the space."""
+        if not self.is_nested:
+            return packed
+        values = zip(self.parts, self.unpack(torch.from_numpy(packed)), strict=True)
+        return self._layout.batch([value.numpy().astype(part.space.dtype) for part, value in values])
+
     def columns(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the part of rows, `(N, num_inputs)`, that each part of an observation has, `(N, size)`."""
         return torch.split(rows, [part.size for part in self.parts], dim=1)

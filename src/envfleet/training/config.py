@@ -376,23 +376,13 @@ def _check_actions(config: RunConfig) -> None:
     game = place.find_game()
     if game is not None and game.action_table(agent.action_fineness, agent.action_combined, place.settings) is not None:
         return
-    space = _actions_of(place) if game is None else game.action_space
+    with contextlib.ExitStack() as closing:
+        space = (game or closing.enter_context(contextlib.closing(place.make()))).action_space
     if isinstance(space, spaces.Box):
         raise InvalidArgument(
             f"agent.type is 'DDDQN', which chooses among numbered actions, but {place.id!r} has continuous ones, "
             f"{space}: take SAC, TD3 or PPO"
         )
-
-
-def _actions_of(place: Environment) -> spaces.Space[Any]:
-    try:
-        with contextlib.closing(place.make()) as env:
-            return env.action_space
-    except Exception as error:
-        raise InvalidArgument(
-            f"curriculum.phases[0].environment.id is {place.id!r}, which cannot be made ({error}): check its id and "
-            "kwargs"
-        ) from error
 
 
 def _explain(error: ValidationError, source: str) -> str:

@@ -184,3 +184,11 @@ def test_shaping_that_writes_into_rewards_leaves_returns_as_they_are(tmp_path: P
     episodes = pl.read_csv(found.run_dir / "episodes.csv")
     assert (episodes["return"] == episodes["length"]).all()
     assert (episodes["shaped_return"] == 101 * episodes["length"]).all()
+
+
+def test_shaping_and_policies_of_ones_own_see_the_parts_of_observations(tmp_path: Path) -> None:
+    config = written({"type": "PPO", "hyperparameters": {"hidden": [16]}}, f"{OWN}:Corridor")
+    config["curriculum"]["phases"][0]["shaping"] = f"{OWN}:pays_for_pictures"
+    episodes = pl.read_csv(run(config, tmp_path).run_dir / "episodes.csv")
+    assert (episodes["shaped_return"] == 3 * episodes["length"]).all()  # a picture has three white pixels
+    assert evaluation.evaluate_returns(own.Looking(), own.Corridor, episodes=5).low == 1.0

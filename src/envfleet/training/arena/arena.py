@@ -128,7 +128,7 @@ class Arena:
                         f"players of {game.name} have the space {space}, expected a Box or Discrete: give players "
                         "observations and actions that are arrays or numbers"
                     )
-        self._pack = Packing(self.single_observation_space).pack
+        self._packing = Packing(self.single_observation_space)
         self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed)
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
@@ -170,7 +170,7 @@ class Arena:
         if self.game is not None:
             self._opponents.draw(self._every)
         self._seat_players()
-        self._observations = self._pack(self.fleet.reset(seed=seed)[0])
+        self._observations = self._packing.pack(self.fleet.reset(seed=seed)[0])
         self._shaper.begin_episodes(self._every)
         self._sums[:] = 0.0
         return self._look()
@@ -214,13 +214,13 @@ class Arena:
         """Wait for what comes of it; episodes that begin have their opponents then."""
         observations, rewards, terminated, truncated, infos, _ = self.fleet.recv()
         self._watch.lap("wait")
-        observations = after = self._pack(observations)
+        observations = after = self._packing.pack(observations)
         rows = np.flatnonzero(terminated | truncated)
         winners = np.zeros(self.num_envs, np.int64)
         if len(rows):
             winners[rows] = column(infos, "winner", rows)
             after = np.array(observations)
-            after[rows] = self._pack(self.fleet.final_observations)[rows]
+            after[rows] = self._packing.pack(self.fleet.final_observations)[rows]
         shaped = self._shape(rewards, winners, infos, rows, after)
         seats = self.seats[: self._num_learned]
         before, envs, seen = slice(len(seats)), seats % self.num_envs, self._by_seat(after)[seats]
@@ -246,7 +246,7 @@ class Arena:
         for player, suffix in enumerate(("", "_two")[:num_players]):
             given = in_step(infos, "reward_two", ended, self.num_envs) if player else rewards
             if self._shaping is not None:
-                arrays = (self._observations, self._actions, seen)
+                arrays = (self._packing.unpacked(self._observations), self._actions, self._packing.unpacked(seen))
                 before, actions, after = arrays if self.game is None else (array[:, player] for array in arrays)
                 given = self._shaping(before, actions, given.copy(), after)  # the function may write into it
             terms = [in_step(infos, name + suffix, ended, self.num_envs) for name in self._shaper.terms]
@@ -311,5 +311,5 @@ class Arena:
             return self.reset()
         self._sums[:] = state["sums"]
         self._seat_players()
-        self._observations = self._pack(self.fleet.set_state(state["fleet"]))
+        self._observations = self._packing.pack(self.fleet.set_state(state["fleet"]))
         return self._look()

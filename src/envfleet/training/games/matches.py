@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -212,10 +212,11 @@ class SeatedPolicy:
     Args:
         policy: Acts without exploration.
         seating: Of the games.
+        unpacked: From packed observations to those that the policy gets.
     """
 
-    def __init__(self, policy: Policy, seating: Seating) -> None:
-        self._policy, self._seating = policy, seating
+    def __init__(self, policy: Policy, seating: Seating, unpacked: Callable[[NDArray[Any]], Any]) -> None:
+        self._policy, self._seating, self._unpacked = policy, seating, unpacked
         self._inputs: NDArray[Any] | None = None
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
@@ -232,7 +233,7 @@ class SeatedPolicy:
             self._inputs = np.zeros((seating.num_places, *observations.shape[1:]), observations.dtype)
         self._inputs[places] = observations
         blocks = self._inputs.reshape(-1, BLOCK_ROWS, *observations.shape[1:])
-        chosen = [np.asarray(self._policy.act_batch(block, deterministic=True)) for block in blocks]
+        chosen = [np.asarray(self._policy.act_batch(self._unpacked(block), deterministic=True)) for block in blocks]
         return np.concatenate(chosen)[places]
 
 
@@ -259,8 +260,8 @@ class Table:
         self.seating = Seating(len(games), fleet.num_envs)
         self._scripts = [player.script for player in players]
         acting = {number: player.policy for number, player in enumerate(players) if player.policy is not None}
-        self._policies = {number: SeatedPolicy(policy, self.seating) for number, policy in acting.items()}
-        self._pack = Packing(fleet.single_observation_space).pack
+        self._packing = packing = Packing(fleet.single_observation_space)
+        self._policies = {k: SeatedPolicy(policy, self.seating, packing.unpacked) for k, policy in acting.items()}
         self._every = np.arange(fleet.num_envs)
         self._seats = np.zeros(fleet.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
         space: Any = fleet.action_space
@@ -279,7 +280,7 @@ class Table:
         Yields:
             Sub-environments whose games ended in this step; none after some have begun.
         """
-        observations = self._begin(self._every, self._pack(self._fleet.reset()[0]))
+        observations = self._begin(self._every, self._packing.pack(self._fleet.reset()[0]))
         while len(self.seating.rows):
             ended = self._every[:0]
             yield ended
@@ -305,7 +306,7 @@ class Table:
             self.returns[:, _TWO] += infos.get("reward_two", 0.0)  # there are none if all had to be made anew
         if len(ended):
             self._note(ended, np.asarray(infos.get("winner", np.zeros(len(rewards))))[ended])
-        return self._pack(observed), ended
+        return self._packing.pack(observed), ended
 
     def _begin(self, rows: NDArray[np.int64], observations: NDArray[Any]) -> NDArray[Any]:
         """Begin the next games in these sub-environments; returns all observations, also the first ones of those."""
@@ -318,7 +319,7 @@ class Table:
             players: Any = self._scripts if is_left else self._scripts[::-1]
             options = None if self._game is None else self._game.deal(players, 1 if is_left == is_starting else 2)
             seeds = [int(seed) for seed in self._games.seeds[numbers[chosen]]]
-            observations[rows[chosen]] = self._pack(self._fleet.reset_envs(rows[chosen], seeds, options)[0])
+            observations[rows[chosen]] = self._packing.pack(self._fleet.reset_envs(rows[chosen], seeds, options)[0])
         return observations
 
     def _act(self, observations: NDArray[Any]) -> None:

@@ -100,7 +100,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "numbered actions of nothing": (
         lambda: one_player("Pendulum-v1", wind=3),
-        r"curriculum.phases\[0\].environment.id is 'Pendulum-v1', which cannot be made \(.*wind.*check its id",
+        r"wind=3 is neither an option of make\(\) nor a keyword of Pendulum-v1",
     ),
     "opponent of one player": (
         lambda: changed(*GAMES, "environment", {"id": "Pendulum-v1"}),

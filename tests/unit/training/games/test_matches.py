@@ -149,7 +149,7 @@ def test_a_policy_sees_whole_blocks_only() -> None:
     seating = Seating(BLOCK_ROWS + 5, BLOCK_ROWS + 5)
     seating.seat(np.arange(BLOCK_ROWS + 5))
     observations = np.arange(2.0 * (BLOCK_ROWS + 5)).reshape(-1, 2)
-    policy = SeatedPolicy(Watching(), seating)
+    policy = SeatedPolicy(Watching(), seating, lambda packed: packed)
     np.testing.assert_array_equal(policy.act(observations), observations.sum(1))
     assert len(seating.seat(np.arange(BLOCK_ROWS))) == 0
     np.testing.assert_array_equal(policy.act(observations + 1), observations.sum(1) + 2)  # also where no game is left
