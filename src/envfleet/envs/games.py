@@ -237,7 +237,7 @@ def check_spaces(made_for: Spaces, name: str, found: Spaces, place: str, advice:
     Raises:
         InvalidArgument: They differ; the message names all of them.
     """
-    forms = [(_form_of(seen), done) for seen, done in (made_for, found)]
+    forms = [(_form_of(seen), _form_of(done, has_bounds=True)) for seen, done in (made_for, found)]
     for given, one, other in zip(made_for, *forms, strict=True):
         if isinstance(given, gym.Space) and one != other:
             raise InvalidArgument(
@@ -246,10 +246,12 @@ def check_spaces(made_for: Spaces, name: str, found: Spaces, place: str, advice:
             )
 
 
-def _form_of(space: Any) -> Any:
-    """Return what a network depends on: a Box without its bounds, any other space as it is."""
-    if isinstance(space, gym.spaces.Box):
+def _form_of(space: Any, *, has_bounds: bool = False) -> Any:
+    """Return what an agent depends on."""
+    if isinstance(space, gym.spaces.Box) and not has_bounds:
         return space.shape, space.dtype == np.uint8
+    if isinstance(space, gym.spaces.Discrete):
+        return space.n, space.start
     if isinstance(space, gym.spaces.Dict):
         return [(key, _form_of(part)) for key, part in space.spaces.items()]
     return [_form_of(part) for part in space.spaces] if isinstance(space, gym.spaces.Tuple) else space

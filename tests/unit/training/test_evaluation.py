@@ -174,6 +174,7 @@ def test_an_agent_may_see_other_bounds_but_not_act_in_them() -> None:
     check_spaces((near, near), "mia", (far, near), "it")
     with pytest.raises(InvalidArgument, match="expected the same"):
         check_spaces((near, near), "mia", (near, far), "it")
+    check_spaces((near, spaces.Discrete(2)), "mia", (near, spaces.Discrete(2, dtype=np.int32)), "it")
     table = spaces_of(DDDQN(far, ActionTable([[-1.0], [1.0]])))
     check_spaces(table, "mia", (near, spaces.Box(-2, 2, (1,))), "it")
     check_spaces(spaces_of(Leaning()), "leaning", (spaces.Graph(near, None), near), "it")
