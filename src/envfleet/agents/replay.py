@@ -65,7 +65,7 @@ class ReplayBuffer:
     The value of a transition is `rewards + discounts * V(next_observations)`.
 
     Memory is taken as it is filled: per transition twice an observation in its own dtype (floats as float32, images as
-    uint8), an action and two float32.
+    uint8), an action and two float32. `size_bytes` is what a full buffer takes.
 
     Args:
         capacity: Transitions held; the oldest give way.
@@ -77,9 +77,9 @@ class ReplayBuffer:
         priorities: What transitions are drawn by, instead of uniformly.
 
     Examples:
-        >>> replay = ReplayBuffer(1000, spaces.Box(0, 255, (64, 64, 3), np.uint8), (2,), rng=np.random.default_rng(0))
-        >>> [size for size, _ in replay.row_forms]
-        [12288, 2, 1, 1, 12288]
+        >>> space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+        >>> ReplayBuffer(1000, space, (2,), rng=np.random.default_rng(0)).size_bytes
+        24592000
     """
 
     def __init__(
@@ -120,6 +120,11 @@ class ReplayBuffer:
     def row_forms(self) -> list[tuple[int, Any]]:
         """Elements and NumPy's dtype of what `room` has of each column, in the order of `COLUMNS`."""
         return [(math.prod(shape), torch.empty(0, dtype=dtype).numpy().dtype) for shape, dtype in self._forms]
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of a full buffer."""
+        return self.capacity * sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._forms)
 
     def room(self, count: int) -> tuple[tuple[NDArray[Any], ...], int]:
         """Return where to write up to `count` transitions that `add` is told of.

@@ -415,7 +415,7 @@ def test_images_reach_networks_scaled() -> None:
     images = spaces.Box(0, 255, (4, 4, 3), np.uint8)
     agent = DDDQN(images, spaces.Discrete(2), DDDQNConfig(hidden=(8,), capacity=10), seed=0)
     assert agent.act_batch(np.full((2, 4, 4, 3), 255, np.uint8), deterministic=True).shape == (2,)
-    assert sum(size * dtype.itemsize for size, dtype in agent.replay.row_forms) == 2 * 48 + 8 + 4 + 4
+    assert agent.replay.size_bytes == 10 * (2 * 48 + 8 + 4 + 4)
 
 
 def test_running_episodes_that_are_cut_keep_their_steps() -> None:

@@ -72,7 +72,7 @@ def test_the_last_transitions_are_held_and_no_others(capacity: int, counts: list
 def test_images_stay_uint8_and_memory_is_told() -> None:
     space = spaces.Box(0, 255, (8, 8, 3), np.uint8)
     replay = ReplayBuffer(100, space, (2,), rng=np.random.default_rng(0))
-    assert sum(size * dtype.itemsize for size, dtype in replay.row_forms) == 2 * 8 * 8 * 3 + 2 * 4 + 4 + 4
+    assert replay.size_bytes == 100 * (2 * 8 * 8 * 3 + 2 * 4 + 4 + 4)
     images = np.random.default_rng(1).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
     arrays, _ = replay.room(5)
     arrays[0][:5], arrays[2][:5, 0] = images.reshape(5, -1), np.arange(5)
