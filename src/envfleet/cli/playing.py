@@ -246,7 +246,7 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
             raise InvalidArgument(f"--env {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     else:
         files = [] if player is None else _configs_of(Path(player))
-        # as evaluations in a run do
+        # The last phase's, which evaluations during a run play, too.
         places = [read_config(file).curriculum.phases[-1].environment for file in files] or [Environment()]
         names = sorted({one.id if one.is_known_game else f"{one.id} {one.kwargs or ''}".strip() for one in places})
         if len(names) > 1:

@@ -225,8 +225,10 @@ class Halves:
 
 
 def test_numbers_that_are_no_actions_are_refused() -> None:
+    found = find_game("tests.unit.training.duel:Duel")
+    assert found is not None
     with pytest.raises(InvalidArgument, match=r"of shape \(2,\) and float64, expected \(2,\): .* in Discrete\(3\)"):
-        evaluate(Halves(), "random", games=2, rink=Rink(game=find_game("tests.unit.training.duel:Duel") or Rink().game))
+        evaluate(Halves(), "random", games=2, rink=Rink(game=found))
 
 
 def test_games_whose_environment_fails_are_drawn_where_it_is_made_anew() -> None:

@@ -41,21 +41,21 @@ def check_phases(phases: Sequence[Phase], options: RunOptions) -> None:
             raise InvalidArgument(f"the phase {phase.name!r} {error}") from error
         if phase.shaping is not None:
             find_shaping(phase.shaping)
-        _check_alike(phases[0], phase, options)
+    _check_alike(phases, options)
     if game is not None:
         check_opponents(phases, game)
 
 
-def _check_alike(first: Phase, other: Phase, options: RunOptions) -> None:
-    if other.environment.is_known_game or other.environment == first.environment:
-        return
+def _check_alike(phases: Sequence[Phase], options: RunOptions) -> None:
+    """Look into every environment that differs from the first, and into that."""
+    first, one = phases[0], dataclasses.replace(options, num_envs=1, backend=None, workers=None)
+    others = [it for it in phases if it.environment != first.environment and not it.environment.is_known_game]
     found = list[Spaces]()
-    for place in (first.environment, other.environment):
-        one = dataclasses.replace(options, num_envs=1, backend=None, workers=None)
-        with make_fleet(place, one, place.find_game()) as fleet:
+    for phase in (first, *others) if others else ():
+        with make_fleet(phase.environment, one, phase.environment.find_game()) as fleet:
             found.append((fleet.single_observation_space, fleet.single_action_space))
-    names = [f"the phase {phase.name!r}" for phase in (first, other)]
-    check_spaces(found[0], names[0], found[1], names[1], "one agent learns in both, so train in several runs")
+        names = [f"the phase {it.name!r}" for it in (first, phase)]
+        check_spaces(found[0], names[0], found[-1], names[1], "one agent learns in both, so train in several runs")
 
 
 def make_arena(

@@ -39,7 +39,7 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
     rates = np.asarray(win_rates, np.float64)
     weights: NDArray[np.float64] = {
         "uniform": np.ones(len(rates)),
-        "latest": np.eye(len(rates))[-1],
+        "latest": 1.0 * (np.arange(len(rates)) == len(rates) - 1),
         "prioritised": _FLOOR + rates * (1 - rates),
         "hardest": _FLOOR + (1 - rates) ** 2,
     }[matchmaking]

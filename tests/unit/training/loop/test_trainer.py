@@ -119,6 +119,18 @@ def test_first_weights_that_do_not_fit_are_refused_by_what_differs(tmp_path: Pat
             trained(other)
 
 
+def test_first_weights_of_a_network_with_another_activation_are_refused(tmp_path: Path) -> None:
+    config = config_of({"transitions": 4})
+    trained(config).agent.save(tmp_path / "first.pt", "weights")
+    update = {
+        "checkpoint_path": str(tmp_path / "first.pt"),
+        "hyperparameters": {**config.agent.hyperparameters, "activation": "tanh"},
+    }
+    other = config.model_copy(update={"agent": config.agent.model_copy(update=update)})
+    with pytest.raises(InvalidArgument, match=r"but its activation is 'relu': set agent.hyperparameters.activation"):
+        trained(other)
+
+
 def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say() -> None:
     watcher = Watcher()
     phases = ({"transitions": 160}, {"episodes": 6, "clear_buffer": False}, {"transitions": 80, "clear_buffer": True})
