@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _MAX_EVENTS = 100_000  # of one game, which is over after 251; a bound on memory for those who never reset
 _POSE = 6  # numbers of one body
+_VIEWS = struct.Struct(f"={2 * c.OBSERVATION_SIZE}f")  # what both players see
+_VIEW = struct.Struct(f"={c.OBSERVATION_SIZE}f")
 _LARGEST = 1e6  # beyond, the float32 of forces overflows, and nothing is anywhere any more
 
 
@@ -76,6 +79,17 @@ class HockeyGame:
         (one, two), puck = self.world.rackets, self.world.puck
         self._poses = one.look(), two.look()
         self._puck = puck.position.x, puck.position.y, puck.velocity.x, puck.velocity.y
+        (x, y, angle, vx, vy, spin), (x_two, y_two, angle_two, vx_two, vy_two, spin_two) = self._poses
+        puck_x, puck_y, puck_vx, puck_vy = self._puck
+        x, x_two, puck_x = x - c.CENTRE_X, x_two - c.CENTRE_X, puck_x - c.CENTRE_X
+        y, y_two, puck_y = y - c.CENTRE_Y, y_two - c.CENTRE_Y, puck_y - c.CENTRE_Y
+        hold, hold_two = self.world.holds if self.keep_mode else (0, 0)
+        self._views = _VIEWS.pack(  # sooner than an array of them is made
+            *(x, y, angle, vx, vy, spin, x_two, y_two, angle_two, vx_two, vy_two, spin_two),
+            *(puck_x, puck_y, puck_vx, puck_vy, hold, hold_two),
+            *(-x_two, -y_two, angle_two, -vx_two, -vy_two, spin_two, -x, -y, angle, -vx, -vy, spin),
+            *(-puck_x, -puck_y, -puck_vx, -puck_vy, hold_two, hold),
+        )
 
     @property
     def is_late(self) -> bool:
@@ -143,10 +157,11 @@ class HockeyGame:
 
     def observe(self) -> NDArray[np.float32]:
         """Observe with both players: shape `(2, 18)`; without keep mode the hold counters are 0."""
-        one, two, puck = _from_centre(*self._poses[0]), _from_centre(*self._poses[1]), _from_centre(*self._puck)
-        holds = self.world.holds if self.keep_mode else (0, 0)
-        turned = (*_turned(*two), *_turned(*one), *[-number for number in puck])
-        return np.array(((*one, *two, *puck, *holds), (*turned, holds[1], holds[0])), np.float32)
+        return np.ndarray((2, c.OBSERVATION_SIZE), np.float32, bytearray(self._views))
+
+    def view(self, player: int) -> tuple[float, ...]:
+        """Return a player's row of that, as numbers."""
+        return _VIEW.unpack_from(self._views, player * _VIEW.size)
 
     def inform(self, player: int) -> dict[str, Any]:
         """Make a player's info: who won, and the three shaping terms."""
@@ -160,8 +175,8 @@ class HockeyGame:
 
     def reward_terms(self, player: int) -> tuple[float, float, float]:
         """Return the three shaping terms of a player: closeness, touch and direction."""
-        x, y, *_ = self._poses[player]
-        return rules.reward_terms(player, x, y, *self._puck[:3], self.world.holds[player], self.limit)
+        (x, y, *_), (puck_x, puck_y, puck_velocity_x, _) = self._poses[player], self._puck
+        return rules.reward_terms(player, x, y, puck_x, puck_y, puck_velocity_x, self.world.holds[player], self.limit)
 
     # ------------------------------------------------------------------ copies
 
@@ -214,12 +229,3 @@ def _drive(racket: Body, player: int, pose: tuple[float, ...], action: Sequence[
     torque, angular_damping = rules.turn(player, angle, spin, action[2])
     racket.damp(damping, angular_damping)
     racket.body.ApplyTorque(float(torque), True)
-
-
-def _from_centre(x: float, y: float, *others: float) -> tuple[float, ...]:
-    return x - c.CENTRE_X, y - c.CENTRE_Y, *others
-
-
-def _turned(x: float, y: float, angle: float, velocity_x: float, velocity_y: float, spin: float) -> tuple[float, ...]:
-    """Return a pose from the centre as the other player sees it."""
-    return -x, -y, angle, -velocity_x, -velocity_y, spin

@@ -85,7 +85,6 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._screen = Screen(render_mode)
         self._game: HockeyGame | None = None
         self._phases = [0.0, 0.0]
-        self._seen = np.zeros((2, c.OBSERVATION_SIZE), np.float32)  # our own: players get copies
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -121,7 +120,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._phases = [rng.uniform(0.0, c.PHASE_RANGE) for _ in range(2)]
         self._game = HockeyGame(played, start, keep_mode=self.keep_mode)
         self._screen.follow(self._game.world)
-        return self._observe(self._game), self._inform(self._game)
+        return self._game.observe(), self._inform(self._game)
 
     def _set(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
@@ -150,24 +149,20 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         actions = read_actions(action, (2, c.ACTION_SIZE), "pass one row for each player")
         strengths = (self.player_one, self.player_two)
         if any(strengths):
-            self._swing(strengths, actions)
+            self._swing(game, strengths, actions)
         game.play(actions.reshape(-1))
         self._screen.follow(game.world)
         info = self._inform(game)
         reward = reward_of(info["winner"], info["reward_closeness_to_puck"])
-        return self._observe(game), reward, game.world.winner != 0, game.is_late, info
+        return game.observe(), reward, game.world.winner != 0, game.is_late, info
 
-    def _observe(self, game: HockeyGame) -> NDArray[np.float32]:
-        self._seen = game.observe()
-        return self._seen.copy()
-
-    def _swing(self, strengths: tuple[int, int], actions: NDArray[np.float32]) -> None:
+    def _swing(self, game: HockeyGame, strengths: tuple[int, int], actions: NDArray[np.float32]) -> None:
         """Let the scripted players choose their rows of the actions."""
         for player, strength in enumerate(strengths):
             if strength != c.AGENT:
                 self._phases[player] += c.PHASE_GROWTH * self.np_random.random()  # `uniform`, but faster
-                own = self._seen[player].tolist()
-                actions[player] = scripted_action(own, strength == c.WEAK, True, self._phases[player])
+                is_weak = strength == c.WEAK
+                actions[player] = scripted_action(game.view(player), is_weak, True, self._phases[player])
 
     def _inform(self, game: HockeyGame) -> dict[str, Any]:
         closeness, touch, direction = game.reward_terms(0)
