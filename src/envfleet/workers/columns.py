@@ -119,5 +119,6 @@ class ColumnReader:
         """Return the columns of `rows` that hold anything; all are parts of one copy."""
         count = len(self.table)
         given, values = self._given[:count, rows].copy(), self._values[:count, rows].copy()
-        columns = zip(self.table, np.any(given, axis=1).tolist(), values, given, strict=True)
-        return {key: (_typed(column, kind), mask, kind) for (key, kind), is_told, column, mask in columns if is_told}
+        views = {kind: _typed(values, kind) for kind in {column.kind for column in self.table}}
+        columns = zip(self.table, given.any(axis=1).tolist(), range(count), strict=True)
+        return {key: (views[kind][number], given[number], kind) for (key, kind), is_told, number in columns if is_told}
