@@ -58,6 +58,13 @@ class PackedArray:
             return values.reshape(-1, self.size).float() - start
         return encode(values)
 
+    def fits(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of values, `(N, …)`, are finite numbers, or choices that there are."""
+        if not self.counts:
+            return np.asarray(np.isfinite(values))
+        numbers = values.reshape(-1, self.size) - np.ravel(self.space.start)
+        return ((numbers >= 0) & (numbers < self.counts)).reshape(values.shape)
+
     def shaped(self, rows: Tensor) -> Tensor:
         """Return what `numbers` made, `(N, size)`, as `(N, …)`; choices as int64."""
         values = rows.reshape(-1, *self.shape)

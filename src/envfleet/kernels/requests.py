@@ -112,10 +112,12 @@ def convert_values(field: np.dtype[Any], num_envs: int, name: str, value: Any) -
     dtype, shape, given = field.base, field.shape, f"{name}={reprlib.repr(value)}"
     try:
         array = np.asarray(value)
-        converted = array.astype(dtype, casting="unsafe" if array.dtype.kind in "iub" else "same_kind")
+        with np.errstate(over="ignore"):
+            converted = array.astype(dtype, casting="unsafe" if array.dtype.kind in "iub" else "same_kind")
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{given}: pass {dtype} or an array of it") from error
-    if array.dtype.kind in "iu" and not np.array_equal(converted, array):
+    lost = converted != array if array.dtype.kind in "iu" else np.isinf(converted) & np.isfinite(array)
+    if lost.any():
         raise InvalidArgument(f"{given} does not fit into {dtype}: pass a smaller number")
     if converted.shape == shape:
         return converted.reshape(1, *shape)

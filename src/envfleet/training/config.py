@@ -175,8 +175,7 @@ class RunOptions:
         check_whole("num_envs", self.num_envs, 1)
         check_choice("on_failure", self.on_failure, ("raise", "restart"))
         for name in ("max_minutes", "max_transitions"):
-            value: Any = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
+            if (value := vars(self)[name]) is not None and (isinstance(value, str) or not 0 < value < math.inf):
                 raise InvalidArgument(f"{name}={value!r}: pass a number above 0, or leave it out")
 
 

@@ -120,5 +120,5 @@ class ColumnReader:
         count = len(self.table)
         given, values = self._given[:count, rows].copy(), self._values[:count, rows].copy()
         views = {kind: _typed(values, kind) for kind in {column.kind for column in self.table}}
-        columns = zip(self.table, given.any(axis=1).tolist(), range(count), strict=True)
+        columns = zip(self.table, np.any(given, axis=1).tolist(), range(count), strict=True)
         return {key: (views[kind][number], given[number], kind) for (key, kind), is_told, number in columns if is_told}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
+from tests.unit.kernels.samples import Painter
 
 import envfleet
 from envfleet.errors import InvalidArgument, SubEnvError
@@ -130,6 +131,16 @@ def test_nan_is_no_parameter(backend: Any) -> None:
             fleet.set_attr("odds", [0.5, np.nan])
         with pytest.raises(InvalidArgument, match=r"gravity=.*has a NaN"):
             fleet.reset(options={"params": {"gravity": [1.0, np.nan]}})
+
+
+@pytest.mark.parametrize(("name", "value"), [("ink", [1e300, 1.0]), ("strokes", [2**40, 0])])
+def test_a_number_beyond_its_field_is_refused(name: str, value: list[float]) -> None:
+    with envfleet.make(Painter, 2, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=rf"{name}=.* does not fit into \w+32: pass a smaller number"):
+            fleet.set_attr(name, value)
+        fleet.set_attr("ink", [np.inf, 1e30])
+        assert fleet.get_attr("ink") == (np.inf, np.float32(1e30))
 
 
 def test_parameters_are_checked_together() -> None:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from envfleet.agents.means import Means
-from envfleet.errors import EnvfleetError, InvalidArgument, ObservationError, TrainingDiverged
+from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training import events
 from envfleet.training.arena.arena import ArenaStep
 from envfleet.training.arena.building import check_phases, make_agent, make_arena
@@ -157,18 +157,16 @@ class Trainer:
     def _check(self, step: ArenaStep) -> None:
         """Check that rewards and observations are finite, before anything is learned from them."""
         made, num_envs = step.transitions, self._arena.num_envs
-        _check_finite(made.rewards, "the reward", made.env_indices % num_envs, TrainingDiverged)
+        _check_all(made.rewards, np.isfinite(made.rewards), "the reward", made.env_indices % num_envs, TrainingDiverged)
         self._check_observations(made.next_observations, made.env_indices)
         if step.results is not None:  # else those are the same
             self._check_observations(step.observations, self._arena.seats)
 
     def _check_observations(self, observations: NDArray[Any], seats: NDArray[np.int64]) -> None:
-        packing = self.agent.packing
-        arrays = [observations]
-        if packing.is_nested:
-            arrays = [values.numpy() for values in packing.unpack(torch.from_numpy(observations))]
-        for part, array in zip(packing.parts, arrays, strict=True):
-            _check_finite(array, part.name, seats % self._arena.num_envs, ObservationError)
+        packing, rows = self.agent.packing, seats % self._arena.num_envs
+        values = packing.unpack(torch.from_numpy(observations)) if packing.is_nested else ()
+        for part, array in zip(packing.parts, [one.numpy() for one in values] or [observations], strict=True):
+            _check_all(array, part.fits(array), part.name, rows, ObservationError)
 
     def _add(self, figures: dict[str, float]) -> None:
         """Add figures of updates, if they are finite."""
@@ -400,11 +398,11 @@ def _int_of(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1)[0])
 
 
-def _check_finite(values: NDArray[Any], name: str, env_indices: NDArray[np.int64], error: type[EnvfleetError]) -> None:
-    """Raise an error that names the first of these sub-environments whose values are not finite, and where."""
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
+def _check_all(given: NDArray[Any], fits: NDArray[Any], name: str, rows: NDArray[Any], error: type[Exception]) -> None:
+    """Raise an error that names the first of these sub-environments that returned what does not fit, and where."""
+    if not fits.all():
+        row, *place = np.argwhere(~fits)[0].tolist()
         raise error(
-            f"sub-environment {env_indices[row]} returned {values[(row, *place)]} in {name}{place or ''}, expected "
-            "finite numbers: mend the environment, the shaping, or clip what they divide by"
+            f"sub-environment {rows[row]} returned {given[(row, *place)]} in {name}{place or ''}, expected finite "
+            "numbers, and choices of the space: mend the environment, the shaping, or clip what they divide by"
         )

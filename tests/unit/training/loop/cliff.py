@@ -94,3 +94,12 @@ def blurred_at_first() -> Any:
 def blurred_in_part() -> Any:
     space = spaces.Dict(clock=spaces.Discrete(9), poles=spaces.Box(-np.inf, np.inf, (4,), np.float32))
     return TransformObservation(blurred(), lambda poles: {"clock": 1, "poles": np.float32(poles)}, space)
+
+
+def beyond() -> Any:
+    return TransformObservation(Cliff(), lambda _: 12, spaces.Discrete(5, start=7))
+
+
+def beyond_in_part() -> Any:
+    space = spaces.Dict(pole=spaces.Box(0.0, 1.0, (1,)), dials=spaces.MultiDiscrete([3, 4]))
+    return TransformObservation(Cliff(), lambda _: {"pole": np.zeros(1, np.float32), "dials": np.array([2, 4])}, space)

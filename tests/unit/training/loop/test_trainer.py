@@ -195,11 +195,27 @@ def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: 
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
 
+@pytest.mark.parametrize(
+    ("env", "given"), [("beyond", "12 in observation,"), ("beyond_in_part", r"4.0 in dials\[1\],")]
+)
+@pytest.mark.parametrize("agent", ["DDDQN", "PPO"])
+def test_a_choice_that_is_none_of_the_space_is_reported_at_its_sub_env(env: str, given: str, agent: str) -> None:
+    with pytest.raises(ObservationError, match=f"sub-environment 0 returned {given} expected .* choices of the space"):
+        trained(config_of({"transitions": 40}, env=f"{ENVS}:{env}", agent=agent), 2, backend="serial")
+
+
 def test_ppo_does_not_learn_from_an_observation_that_is_not_finite() -> None:
     # Every step ends a slab: the update found its loss to be NaN before the observation was looked at.
     config = config_of({"transitions": 400}, env=f"{ENVS}:blurred", agent="PPO", rollout_steps=1)
     with pytest.raises(ObservationError, match=r"returned nan in observation\[2\]"):
         trained(config, 8, backend="serial")
+
+
+@pytest.mark.parametrize("limit", [{"max_minutes": "5"}, {"max_transitions": 0}, {"max_transitions": float("inf")}])
+def test_limits_of_a_run_are_numbers_above_0(limit: dict[str, Any]) -> None:
+    [(name, value)] = limit.items()
+    with pytest.raises(InvalidArgument, match=f"{name}={value!r}: pass a number above 0, or leave it out"):
+        RunOptions(**limit)
 
 
 def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() -> None:
