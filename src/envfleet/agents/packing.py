@@ -59,7 +59,7 @@ class PackedArray:
         return encode(values)
 
     def fits(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which of values, `(N, …)`, are finite numbers, or choices that there are."""
+        """Return which values, `(N, …)`, are finite or, of choices, within the space: bool, of the same shape."""
         if not self.counts:
             return np.asarray(np.isfinite(values))
         numbers = values.reshape(-1, self.size) - np.ravel(self.space.start)

@@ -107,7 +107,7 @@ def convert_values(field: np.dtype[Any], num_envs: int, name: str, value: Any) -
         value: What is given: one value for all, or one per sub-environment.
 
     Raises:
-        InvalidArgument: Values of a wrong shape or type.
+        InvalidArgument: Values of a wrong shape or type, or too large for it.
     """
     dtype, shape, given = field.base, field.shape, f"{name}={reprlib.repr(value)}"
     try:

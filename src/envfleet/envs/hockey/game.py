@@ -75,7 +75,7 @@ class HockeyGame:
                 self.play(event.astype(np.float32, copy=False))
 
     def _look(self) -> None:
-        """Read all poses once per step, as reading a number from Box2D takes longer than computing with it."""
+        """Read all poses, and pack what both players see: once per step, as reading from Box2D is slow."""
         (one, two), puck = self.world.rackets, self.world.puck
         self._poses = one.look(), two.look()
         self._puck = puck.position.x, puck.position.y, puck.velocity.x, puck.velocity.y
@@ -84,7 +84,7 @@ class HockeyGame:
         x, x_two, puck_x = x - c.CENTRE_X, x_two - c.CENTRE_X, puck_x - c.CENTRE_X
         y, y_two, puck_y = y - c.CENTRE_Y, y_two - c.CENTRE_Y, puck_y - c.CENTRE_Y
         hold, hold_two = self.world.holds if self.keep_mode else (0, 0)
-        self._views = _VIEWS.pack(  # sooner than an array of them is made
+        self._views = _VIEWS.pack(  # faster than making an array
             *(x, y, angle, vx, vy, spin, x_two, y_two, angle_two, vx_two, vy_two, spin_two),
             *(puck_x, puck_y, puck_vx, puck_vy, hold, hold_two),
             *(-x_two, -y_two, angle_two, -vx_two, -vy_two, spin_two, -x, -y, angle, -vx, -vy, spin),
@@ -160,7 +160,7 @@ class HockeyGame:
         return np.ndarray((2, c.OBSERVATION_SIZE), np.float32, bytearray(self._views))
 
     def view(self, player: int) -> tuple[float, ...]:
-        """Return a player's row of that, as numbers."""
+        """Return what a player observes, 18 numbers."""
         return _VIEW.unpack_from(self._views, player * _VIEW.size)
 
     def inform(self, player: int) -> dict[str, Any]:

@@ -155,7 +155,7 @@ class Trainer:
         self._do_what_is_due(before)
 
     def _check(self, step: ArenaStep) -> None:
-        """Check that rewards and observations are finite, before anything is learned from them."""
+        """Check that rewards and observations are finite and in their space, before anything is learned from them."""
         made, num_envs = step.transitions, self._arena.num_envs
         _check_all(made.rewards, np.isfinite(made.rewards), "the reward", made.env_indices % num_envs, TrainingDiverged)
         self._check_observations(made.next_observations, made.env_indices)
@@ -399,10 +399,10 @@ def _int_of(seed: np.random.SeedSequence) -> int:
 
 
 def _check_all(given: NDArray[Any], fits: NDArray[Any], name: str, rows: NDArray[Any], error: type[Exception]) -> None:
-    """Raise an error that names the first of these sub-environments that returned what does not fit, and where."""
+    """Raise an error that names the first of these sub-environments whose value does not fit, and where."""
     if not fits.all():
         row, *place = np.argwhere(~fits)[0].tolist()
         raise error(
             f"sub-environment {rows[row]} returned {given[(row, *place)]} in {name}{place or ''}, expected finite "
-            "numbers, and choices of the space: mend the environment, the shaping, or clip what they divide by"
+            "numbers, or choices within the space: mend the environment, the shaping, or clip what they divide by"
         )

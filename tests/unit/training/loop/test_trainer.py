@@ -199,8 +199,10 @@ def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: 
     ("env", "given"), [("beyond", "12 in observation,"), ("beyond_in_part", r"4.0 in dials\[1\],")]
 )
 @pytest.mark.parametrize("agent", ["DDDQN", "PPO"])
-def test_a_choice_that_is_none_of_the_space_is_reported_at_its_sub_env(env: str, given: str, agent: str) -> None:
-    with pytest.raises(ObservationError, match=f"sub-environment 0 returned {given} expected .* choices of the space"):
+def test_a_choice_outside_its_space_is_reported_at_its_sub_env(env: str, given: str, agent: str) -> None:
+    with pytest.raises(
+        ObservationError, match=f"sub-environment 0 returned {given} expected .* choices within the space"
+    ):
         trained(config_of({"transitions": 40}, env=f"{ENVS}:{env}", agent=agent), 2, backend="serial")
 
 
