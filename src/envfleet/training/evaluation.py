@@ -7,6 +7,7 @@ anchors: their ratings stand fixed, so that those of different tournaments can b
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -24,6 +25,7 @@ import envfleet
 from envfleet.agents import load_agent
 from envfleet.envs.games import Game, known_games
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.fleet import Fleet
 from envfleet.sources import name_source
 from envfleet.training.folder import agents_in
 from envfleet.training.games.matches import Rink, Table, open_fleet, plan_episodes, play
@@ -164,6 +166,7 @@ def evaluate(
     seed: int = 0,
     side: str | None = None,
     rink: Rink | None = None,
+    fleet: Fleet | None = None,
 ) -> Evaluation:
     """Play games against an opponent and count.
 
@@ -177,6 +180,7 @@ def evaluate(
         seed: Of the games.
         side: One of the game's two seats, or `"both"` in turns; by default what is usual in the mode.
         rink: Where: the game, its engine and mode, how many games at once.
+        fleet: Fleet from `rink.open`, which stays open; by default one is opened and closed.
 
     Raises:
         InvalidArgument: There is no such player, side, engine or mode.
@@ -185,7 +189,7 @@ def evaluate(
     opponent = rink.game.strongest if opponent is None else opponent
     one, two = (seat_player(who, game=rink.game, seed=2 * seed + k) for k, who in enumerate((player, opponent)))
     side = side or rink.game.usual_seat(rink.mode)
-    played = play(one, two, games, seed=seed, side=side, rink=rink)
+    played = play(one, two, games, seed=seed, side=side, rink=rink, fleet=fleet)
     sides = dict(zip(rink.game.seats, (played.is_left, ~played.is_left), strict=True))
     return Evaluation(
         player=one.name,
@@ -243,6 +247,7 @@ def evaluate_returns(
     seed: int = 0,
     num_envs: int = 64,
     options: Mapping[str, Any] | None = None,
+    fleet: Fleet | None = None,
     **env_kwargs: Any,
 ) -> MeanReturn:
     """Play whole episodes without exploration, the same for any number at once.
@@ -255,6 +260,7 @@ def evaluate_returns(
         num_envs: Episodes at once, at most.
         options: Of `envfleet.make`, such as `backend` and `workers`; by default a kernel is compiled, and anything else
             runs in this process.
+        fleet: Fleet of these environments, which stays open; by default one is opened and closed.
         **env_kwargs: Arguments of the environment. With `url`, the environment runs on that service, and these are
             arguments of `envfleet.connect`.
 
@@ -267,8 +273,9 @@ def evaluate_returns(
     if "url" in env_kwargs:
         make, num_envs = envfleet.connect, (options or {}).get("num_envs", num_envs)
     played = plan_episodes(episodes, seed)
-    with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
-        Table(fleet, played, [Seated("", policy=policy)], None).play_all()
+    num_envs = min(episodes, num_envs)
+    with contextlib.nullcontext(fleet) if fleet else make(env=env, num_envs=num_envs, **env_kwargs) as opened:
+        Table(opened, played, [Seated("", policy=policy)], None).play_all()
     returns, name = played.returns, name_source(env)
     mean, reach = float(returns.mean()), _Z_95 * float(returns.std(ddof=1)) / episodes**0.5
     low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())
@@ -423,13 +430,14 @@ def run_tournament(
     pairs = [*itertools.combinations(range(len(names)), 2)]
     wins, draws = np.zeros((2, len(names), len(names)), np.int64)
     outcomes: dict[tuple[str, str], list[int]] = {}
-    for number, (one, two) in enumerate(pairs):
-        if progress:
-            progress(f"{names[one]} against {names[two]}", number / len(pairs))
-        played = play(seated[one], seated[two], games, seed=seed, rink=rink).outcomes.tolist()
-        wins[one, two], wins[two, one] = played.count(1), played.count(-1)
-        draws[one, two] = draws[two, one] = played.count(0)
-        outcomes[names[one], names[two]] = played
+    with rink.open(min(games, rink.num_envs)) as fleet:
+        for number, (one, two) in enumerate(pairs):
+            if progress:
+                progress(f"{names[one]} against {names[two]}", number / len(pairs))
+            played = play(seated[one], seated[two], games, seed=seed, rink=rink, fleet=fleet).outcomes.tolist()
+            wins[one, two], wins[two, one] = played.count(1), played.count(-1)
+            draws[one, two] = draws[two, one] = played.count(0)
+            outcomes[names[one], names[two]] = played
     ratings = [*rate(names, outcomes, rink.game.anchors).values()]
     order = sorted(range(len(names)), key=lambda row: -ratings[row].mu)
     place = np.ix_(order, order)

@@ -8,6 +8,7 @@ and the place of a game in its block follows from its number alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,6 +108,7 @@ def play(
     seed: int = 0,
     side: str = "both",
     rink: Rink | None = None,
+    fleet: Fleet | None = None,
 ) -> Games:
     """Play games between two players, without exploration.
 
@@ -119,6 +121,7 @@ def play(
         side: Where the player sits, one of the game's seats; with `"both"` even games in the first, odd ones in the
             second. Players take turns in beginning: of four games in a row each player begins two.
         rink: Where.
+        fleet: Fleet from `rink.open`, which stays open; by default one is opened and closed.
 
     Raises:
         InvalidArgument: There is no such player, side or engine.
@@ -126,8 +129,8 @@ def play(
     rink = rink or Rink()
     ready = [seat_player(one, game=rink.game, seed=2 * seed + k) for k, one in enumerate((player, opponent))]
     plan = plan_games(rink.game, games, seed, side)
-    with rink.open(min(games, rink.num_envs)) as fleet:
-        Table(fleet, plan, ready, rink.game).play_all()
+    with contextlib.nullcontext(fleet) if fleet else rink.open(min(games, rink.num_envs)) as opened:
+        Table(opened, plan, ready, rink.game).play_all()
     return plan
 
 
@@ -161,10 +164,9 @@ class Seating:
 
     Args:
         num_games: Numbered from 0.
-        num_envs: Sub-environments at most; a multiple of 128 shares the games out most evenly.
+        num_envs: Sub-environments; a multiple of 128 shares the games out most evenly.
 
     Attributes:
-        num_envs: Sub-environments that are needed.
         games: Number of the game that each one plays, int64 `(num_envs,)`; -1 where there is none left.
         places: Of that game in batches, int64 `(num_envs,)`; of the last one where there is none left.
 
@@ -177,15 +179,14 @@ class Seating:
     """
 
     def __init__(self, num_games: int, num_envs: int) -> None:
-        self.num_envs = min(num_envs, num_games)
-        self.num_places = -(-self.num_envs // BLOCK_ROWS) * BLOCK_ROWS
+        self.num_places = -(-num_envs // BLOCK_ROWS) * BLOCK_ROWS
         # No two sub-environments share a place, so that no two running games do.
-        owners = np.arange(num_games) % self.num_places % self.num_envs
+        owners = np.arange(num_games) % self.num_places % num_envs
         self._order = np.argsort(owners, kind="stable")
-        bounds = np.searchsorted(owners[self._order], np.arange(self.num_envs + 1))
+        bounds = np.searchsorted(owners[self._order], np.arange(num_envs + 1))
         self._next, self._ends = bounds[:-1].copy(), bounds[1:]
-        self.games: NDArray[np.int64] = np.full(self.num_envs, -1, np.int64)
-        self.places = np.zeros(self.num_envs, np.int64)
+        self.games: NDArray[np.int64] = np.full(num_envs, -1, np.int64)
+        self.places = np.arange(num_envs)
 
     @property
     def rows(self) -> NDArray[np.int64]:

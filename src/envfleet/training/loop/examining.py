@@ -10,16 +10,18 @@ from numpy.typing import NDArray
 
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
+from envfleet.fleet.fleet import Fleet
 from envfleet.training.config import RunConfig
 from envfleet.training.evaluation import Evaluation, MeanReturn, Rating, Score, evaluate, evaluate_returns, rate
 from envfleet.training.events import LEARNER, Examination
-from envfleet.training.games.matches import Rink
+from envfleet.training.games.matches import Rink, open_fleet
 from envfleet.training.games.players import OwnPlayer, Player, Policy, Seated, seat_player
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.phases import NOBODY, SCRIPT, Environment, NamedOpponent, shares_of
 
 POOL = "pool"
 _SNAPSHOTS = 3  # that an evaluation plays against
+_EPISODES = 64  # at once, in environments for one
 
 
 class Stopped(Exception):
@@ -44,54 +46,96 @@ class Watched:
         return self._policy.act_batch(observations, deterministic=deterministic)
 
 
-def examine(
-    agent: Agent[Any], pool: SnapshotPool, *, config: RunConfig, game: Game | None, seed: int,
-    options: Mapping[str, Any] | None = None, should_stop: Callable[[], bool] = lambda: False,
-) -> Examination:  # fmt: skip
-    """Evaluate an agent without exploration: in games for two against opponents and its snapshots, else by its return.
+class Examiner:
+    """Evaluates an agent without exploration: in games for two against opponents and its snapshots, else by its return.
 
     Opponents are the game's scripted players, or a random one if it has none, and those of the configuration that are
-    classes of the user's own. Games are played on the first engine, whatever the run is trained on.
+    classes of the user's own. Games are played on the first engine, whatever the run is trained on. The fleet that
+    plays is made for the first evaluation and serves all later ones, since making one can take seconds; only
+    environments behind a service are connected to anew, so that an idle fleet uses up nobody's quota.
 
     Args:
-        agent: Who.
-        pool: Its snapshots, which are rated on the way; they do not count for the score.
-        config: Of the run.
-        game: What is played; `None` in environments for one.
-        seed: Of all games.
-        options: Of `envfleet.make`, for what is not compiled.
-        should_stop: Asked before each step.
-
-    Raises:
-        Stopped: Somebody asked to stop.
+        config: Configuration of the run.
+        game: Game for two that is played; `None` in environments for one.
+        seed: Seed that all games derive theirs from.
+        options: Options of `envfleet.make`, for environments that are not compiled.
     """
-    watched = Watched(agent, should_stop)
-    training, place = config.training, config.curriculum.phases[-1].environment
-    if game is None:
-        episodes = max(training.eval_games, 2)
-        found = evaluate_alone(watched, place, episodes=episodes, seed=seed, options=options).figures()
-        return Examination(results={NOBODY: found}, score=found["mean_return"])
-    rink = Rink(game=game, settings=place.settings, options=options or {})
 
-    def meet(opponents: Mapping[str, Player], games: int) -> dict[str, Evaluation]:
-        return {
-            name: evaluate(
-                Seated(agent.name, policy=watched), seat_player(one, name, game=game), games=games, seed=seed, rink=rink
-            )
-            for name, one in opponents.items()
-        }
+    def __init__(
+        self, config: RunConfig, game: Game | None, seed: int, options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._config, self._game, self._seed, self._options = config, game, seed, options or {}
+        self._place = config.curriculum.phases[-1].environment
+        self._rink = None if game is None else Rink(game=game, settings=self._place.settings, options=self._options)
+        self._fleet: Fleet | None = None
 
-    met = meet(_panel(config, game, seed), training.eval_games)
-    results = {name: evaluation.figures() for name, evaluation in met.items()}
-    scores = [figures["win_rate"] + figures["draw_rate"] / 2 for figures in results.values()]
-    if snapshots := {name: pool.player(name) for name in pool.unsure(_SNAPSHOTS)}:
-        mine = meet(snapshots, -(-training.eval_games // len(snapshots)))
-        results[POOL] = Score.of([outcome for one in mine.values() for outcome in one.outcomes]).figures()
-        met |= mine
-    anchors = {type_of(name, game): mu for name, mu in game.anchors.items()}
-    rated = rate_learner(met, pool, anchors)
-    ratings = {name: {"rating": rating.mu, "rating_sd": rating.sigma} for name, rating in rated.items()}
-    return Examination(results=results, score=sum(scores) / len(scores), ratings=ratings)
+    def examine(
+        self, agent: Agent[Any], pool: SnapshotPool, should_stop: Callable[[], bool] = lambda: False
+    ) -> Examination:
+        """Evaluate an agent.
+
+        Args:
+            agent: Agent to evaluate.
+            pool: Its snapshots, which are rated on the way; they do not count for the score.
+            should_stop: Called before each step.
+
+        Raises:
+            Stopped: `should_stop` returned True.
+        """
+        try:
+            return self._examine(agent, pool, should_stop)
+        except Stopped:
+            raise
+        except BaseException:
+            self.close()  # its fleet may be broken
+            raise
+
+    def _examine(self, agent: Agent[Any], pool: SnapshotPool, should_stop: Callable[[], bool]) -> Examination:
+        watched = Watched(agent, should_stop)
+        training, game, rink = self._config.training, self._game, self._rink
+        if game is None or rink is None:
+            episodes = max(training.eval_games, 2)
+            fleet = None if self._place.is_remote else self._open(min(episodes, _EPISODES))
+            found = evaluate_alone(
+                watched, self._place, episodes=episodes, seed=self._seed, options=self._options, fleet=fleet
+            ).figures()
+            return Examination(results={NOBODY: found}, score=found["mean_return"])
+        fleet = self._open(min(training.eval_games, rink.num_envs))
+
+        def meet(opponents: Mapping[str, Player], games: int) -> dict[str, Evaluation]:
+            return {
+                name: evaluate(
+                    Seated(agent.name, policy=watched), seat_player(one, name, game=game),
+                    games=games, seed=self._seed, rink=rink, fleet=fleet,
+                )
+                for name, one in opponents.items()
+            }  # fmt: skip
+
+        met = meet(_panel(self._config, game, self._seed), training.eval_games)
+        results = {name: evaluation.figures() for name, evaluation in met.items()}
+        scores = [figures["win_rate"] + figures["draw_rate"] / 2 for figures in results.values()]
+        if snapshots := {name: pool.player(name) for name in pool.unsure(_SNAPSHOTS)}:
+            mine = meet(snapshots, -(-training.eval_games // len(snapshots)))
+            results[POOL] = Score.of([outcome for one in mine.values() for outcome in one.outcomes]).figures()
+            met |= mine
+        anchors = {type_of(name, game): mu for name, mu in game.anchors.items()}
+        rated = rate_learner(met, pool, anchors)
+        ratings = {name: {"rating": rating.mu, "rating_sd": rating.sigma} for name, rating in rated.items()}
+        return Examination(results=results, score=sum(scores) / len(scores), ratings=ratings)
+
+    def _open(self, num_envs: int) -> Fleet:
+        if self._fleet is None and self._rink is not None:
+            self._fleet = self._rink.open(num_envs)
+        elif self._fleet is None:
+            source, kwargs = self._place.source()
+            self._fleet = open_fleet(source, num_envs, self._options, **kwargs)
+        return self._fleet
+
+    def close(self) -> None:
+        """Close the fleet, if there is one; the next evaluation makes another."""
+        if self._fleet is not None:
+            self._fleet.close()
+            self._fleet = None
 
 
 def rate_learner(

@@ -22,7 +22,7 @@ from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig, RunOptions
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import Tally
-from envfleet.training.loop.examining import Stopped, examine
+from envfleet.training.loop.examining import Examiner, Stopped
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.opponents.opponents import entries_of, needs_pool
 from envfleet.training.opponents.pool import SnapshotPool
@@ -86,6 +86,8 @@ class Trainer:
             self._learner = make_learner(self.agent, config)
             closing.callback(self._learner.close)
             self._pool = SnapshotPool(self.agent, config.training.pool.size)
+            self._examiner = self._make_examiner()
+            closing.callback(self._examiner.close)
             self._closing = closing.pop_all()
         self._observations: NDArray[Any] = np.zeros(0)
         self._should_stop: Callable[[], bool] = lambda: False
@@ -264,18 +266,18 @@ class Trainer:
         self._watch.start()
         self.tally.is_examination_due = True
         self._tell(events.Evaluating)
-        plan, asked = self._arena.fleet.plan, self.options
-        options = {"num_envs": asked.num_envs, "workers": plan.num_workers, "on_failure": asked.on_failure}
         with contextlib.suppress(Stopped):
-            found = examine(
-                self.agent, self._pool, config=self.config, game=self._arena.game, seed=self._games_seed,
-                options={"backend": plan.backend, **options}, should_stop=self._should_stop,
-            )  # fmt: skip
+            found = self._examiner.examine(self.agent, self._pool, self._should_stop)
             is_best = self.tally.take_examination(found)
             self._tell(events.Evaluated, is_best=is_best, **vars(found))
             if is_best and self._folder is not None:
                 self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
+
+    def _make_examiner(self) -> Examiner:
+        plan, asked = self._arena.fleet.plan, self.options
+        options = {"num_envs": asked.num_envs, "workers": plan.num_workers, "on_failure": asked.on_failure}
+        return Examiner(self.config, self._arena.game, self._games_seed, {"backend": plan.backend, **options})
 
     def save(self, learner: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint, if the run has a folder; by default with the learner as it is."""

@@ -129,7 +129,7 @@ def test_every_game_ends(mode: str, steps: int) -> None:
 def test_seats_are_shared_out_fairly() -> None:
     for num_games, num_envs in itertools.product((1, 127, 128, 300), (1, 7, 64, 130, 256)):
         seating, played = Seating(num_games, num_envs), []
-        rows = np.arange(seating.num_envs)
+        rows = np.arange(num_envs)
         while len(rows := seating.seat(rows)):
             playing = seating.games[seating.rows]
             assert len({*(playing % seating.num_places)}) == len(playing)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.unit.training.own import Corridor, Looking
 
 from envfleet.agents import SAC, SACConfig
 from envfleet.envs.games import known_game
 from envfleet.training.config import parse_config
 from envfleet.training.evaluation import Evaluation, Rating, Score
-from envfleet.training.loop.examining import examine, rate_learner
+from envfleet.training.games.matches import Rink, play
+from envfleet.training.loop.examining import Examiner, rate_learner
 from envfleet.training.opponents.pool import SnapshotPool
 
 HOCKEY = spaces.Box(-np.inf, np.inf, (18,), np.float32), spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -81,8 +84,8 @@ def test_those_that_were_rated_by_the_fewest_games_play_and_of_equals_the_newest
 def test_an_evaluation_plays_against_some_snapshots_and_not_against_what_the_learner_is_now() -> None:
     learner = learner_of()
     pool = pool_of(learner, 1, 2, 3, 4)
-    asked: Any = {"config": config_of(8), "game": known_game("hockey"), "seed": 1}
-    found = examine(learner, pool, **asked)
+    examiner = Examiner(config_of(8), known_game("hockey"), seed=1)
+    found = examiner.examine(learner, pool)
     assert set(found.results) == {"basic_strong", "basic_weak", "pool"}
     assert found.results["pool"]["games"] == 9  # 3 against each of three
     assert set(found.ratings) == {"learner", *(f"snapshot_00000000{number}" for number in (2, 3, 4))}
@@ -90,6 +93,40 @@ def test_an_evaluation_plays_against_some_snapshots_and_not_against_what_the_lea
     learner.set_weights(learner_of(9).weights())
     after = pool.player("snapshot_000000004").weights()["actor"]
     assert all((before[name] == after[name]).all() for name in before)
-    without = examine(learner_of(), pool_of(learner_of()), **asked)
+    without = examiner.examine(learner_of(), pool_of(learner_of()))
+    examiner.close()
     assert set(without.ratings) == {"learner"}
     assert without.score == pytest.approx(found.score)
+
+
+class Counted(Corridor):
+    """Counts how many environments were made."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+
+
+def test_one_fleet_plays_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "made", 0)
+    config = parse_config(
+        {
+            "curriculum": {"phases": [{"name": "a", "transitions": 1, "environment": {"id": f"{__name__}:Counted"}}]},
+            "training": {"eval_games": 5},
+            "agent": {"type": "PPO"},
+        }
+    )
+    with contextlib.closing(Examiner(config, None, seed=1)) as examiner:
+        found = [vars(examiner.examine(Looking(), pool_of(learner_of()))) for _ in range(3)]  # type: ignore[arg-type]
+        assert found[0] == found[1] == found[2]
+    assert Counted.made == 5
+
+
+def test_games_are_the_same_in_a_fleet_that_is_larger_than_they_are_many() -> None:
+    rink = Rink(num_envs=300)
+    with rink.open(300) as fleet:
+        for games in (140, 7):
+            expected = play("strong", learner_of(), games, seed=2)
+            found = play("strong", learner_of(), games, seed=2, rink=rink, fleet=fleet)
+            assert all(np.array_equal(vars(found)[name], vars(expected)[name]) for name in vars(found))

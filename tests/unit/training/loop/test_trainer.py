@@ -18,6 +18,7 @@ from envfleet.errors import InvalidArgument, ObservationError, SubEnvError, Trai
 from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Evaluating, Learned, PhaseBegan, Saved
+from envfleet.training.loop.examining import Examiner
 from envfleet.training.loop.learners import SlabLearner
 from envfleet.training.single_run import stop_requests
 
@@ -382,7 +383,7 @@ def test_an_agent_is_saved_though_its_last_evaluation_fails(tmp_path: Path, monk
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no games today")
 
-    monkeypatch.setattr("envfleet.training.loop.trainer.examine", fail)
+    monkeypatch.setattr(Examiner, "examine", fail)
     with pytest.raises(RuntimeError, match="no games today"):
         train(config_of({"transitions": 100}), base_output_dir=tmp_path, run_name="a", verbose=False)
     assert (tmp_path / "a" / "resume.pt").is_file()
