@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.registration import is_kernel
 from envfleet.options import OPTIONS, RETIRED, WHOLE_DICTS, Options, advise
 from envfleet.registry import import_own
-from envfleet.workers.builders import EnvBuilder
+from envfleet.workers.builders import EnvBuilder, Registrations, without_main
 
 EnvSource: TypeAlias = (
     str | EnvSpec | type[Kernel] | Callable[..., gym.Env[Any, Any]] | Sequence[Callable[..., gym.Env[Any, Any]]]
@@ -27,6 +28,9 @@ EnvSource: TypeAlias = (
 """What `envfleet.make` accepts as an environment."""
 
 _OF_GYMNASIUM = {"render_mode", "max_episode_steps", "disable_env_checker"}
+
+_PACKAGES = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid"}
+"""Modules that register ids which begin with a name and a slash or a dash."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Blueprint:
             spec = find_spec(source)
             check_keywords(spec, kwargs)
             # The fleet checks spaces and order itself; Gymnasium's checkers cost as much as a cheap environment.
-            spec = dataclasses.replace(spec, order_enforce=False)
+            spec = dataclasses.replace(without_main(spec), order_enforce=False)
             make = functools.partial(gym.make, spec, **{"disable_env_checker": True, **kwargs})
             return (EnvBuilder(make, shared_names=names),) * self.num_envs
         if is_kernel_class(source):
@@ -72,12 +76,12 @@ class Blueprint:
         if kwargs:
             raise InvalidArgument(_explain_keywords(functions[0], kwargs))
         read: dict[int, tuple[bool, tuple[str, ...]]] = {}
-        builders = []
+        builders, registrations = [], Registrations()
         for index, function in enumerate(functions):
             if id(function) not in read:
                 read[id(function)] = _read_signature(function, index, names)
             takes_seed, taken = read[id(function)]
-            builders.append(EnvBuilder(function, seed + index if takes_seed else None, taken))
+            builders.append(EnvBuilder(function, seed + index if takes_seed else None, taken, registrations))
         unused = set(names).difference(*(builder.shared_names for builder in builders))
         if unused:
             raise InvalidArgument(
@@ -128,6 +132,9 @@ def find_spec(source: str | EnvSpec) -> EnvSpec:
         return gym.spec(env_id)
     except gym.error.Error as error:
         near = difflib.get_close_matches(env_id, [*names, *gym.registry], n=3)
+        package = _PACKAGES.get(re.split("[/-]", env_id)[0])
+        if package is not None and package != module:
+            near = [f"{package}:{env_id}"]
         advice = f"close to it: {', '.join(near)}" if near else "`envfleet envs` lists what is registered"
         more = (
             f"the module {module!r} has no callable of that name"

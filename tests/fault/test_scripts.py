@@ -50,6 +50,63 @@ def test_unguarded_main(tmp_path: Path, way: str) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, EXPECTED, "")
 
 
+REGISTERING = """
+import gymnasium as gym
+from envfleet.testing import CountingEnv
+
+class Long(CountingEnv):
+    pass
+
+gym.register("Long-v0", entry_point="registering:Long", kwargs={"length": 9})
+gym.register("Longer-v0", entry_point="registering:Long", kwargs={"length": 90})
+"""
+REGISTERED = """
+import functools, threading
+import gymnasium as gym
+import numpy as np
+import envfleet, registering
+from envfleet.adapters.gymnasium import AsyncFleet
+from envfleet.testing import CountingEnv
+
+class Mine(CountingEnv):
+    pass
+
+class Unsendable(CountingEnv):
+    lock = threading.Lock()
+
+gym.register("Mine-v0", entry_point="__main__:Mine", kwargs={"length": 5})
+gym.register("ByClass-v0", entry_point=Mine, kwargs={"length": 6}, max_episode_steps=4)
+gym.register("Unsendable-v0", entry_point=Unsendable)
+gym.registry["Longer-v0"].kwargs["length"] = 10
+long = "Long"
+
+def count(fleet):
+    fleet.reset(seed=0)
+    print(fleet.get_attr("length"), fleet.spec.max_episode_steps, fleet.plan.backend)
+    fleet.close()
+
+for env_id in ("Mine-v0", "ByClass-v0"):
+    count(envfleet.make(env_id, 2, backend="process", workers=1))
+    count(envfleet.make(lambda: gym.make(env_id), 2, backend="process", workers=2))
+count(envfleet.make(functools.partial(gym.make, "Long-v0"), 2, backend="process", workers=1))
+count(AsyncFleet([lambda: gym.make(f"{long}er-v0")] * 2, workers=1))  # both in one worker
+count(envfleet.make(lambda: gym.make("Long-v0"), 2, step_timeout_s=60))
+"""
+
+
+def test_ids_that_the_program_registered(tmp_path: Path) -> None:
+    """By itself, by a package that it imported, or by changing an entry: callables find them in the workers, too."""
+    (tmp_path / "registering.py").write_text(REGISTERING)
+    (tmp_path / "main.py").write_text(REGISTERED)
+    result = subprocess.run(
+        [sys.executable, "main.py"], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    mine, by_class = ["(5, 5) None process"] * 2, ["(6, 6) 4 process"] * 2
+    others = ["(9, 9) None process", "(10, 10) None process", "(9, 9) None process"]
+    assert result.stdout.splitlines() == [*mine, *by_class, *others]
+
+
 MODULE = """
 import gymnasium as gym
 import envfleet

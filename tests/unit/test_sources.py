@@ -54,6 +54,13 @@ def test_a_registration_of_this_process_reaches_the_workers() -> None:
         del gym.registry["EnvfleetOnlyHere-v0"]
 
 
+def test_an_id_whose_package_was_not_imported_is_written_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for env_id in [env_id for env_id in gym.registry if env_id.startswith("ALE/")]:
+        monkeypatch.delitem(gym.registry, env_id)
+    with pytest.raises(InvalidArgument, match="close to it: ale_py:ALE/Pong-v5;"):
+        envfleet.make("ALE/Pong-v5", 2)
+
+
 def test_a_callable_that_takes_a_seed_gets_its_own() -> None:
     with envfleet.make(Seeded, num_envs=3, backend="process", workers=2, seed=40) as fleet:
         assert fleet.get_attr("build_seed") == (40, 41, 42)

@@ -2,13 +2,78 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+import pickle
+import pkgutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
 
+import cloudpickle
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
 from envfleet.errors import InvalidArgument
+
+
+class Registrations:
+    """The environments that are registered in this process, for other processes.
+
+    Pickling takes the registry along, so that an id that the program registered, or a package that it imported, is
+    known where a sub-environment is built. Entries that do not pickle or unpickle stay behind.
+    """
+
+    def __init__(self) -> None:
+        self._pickled: tuple[bytes, ...] | None = None
+        self._specs: dict[str, EnvSpec] = {}
+
+    def apply(self) -> None:
+        """Register what came from another process, in place of what packages imported here have registered."""
+        gym.registry.update(self._specs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._pickled is None:
+            self._pickled = tuple(_pickle_registry())
+        return Registrations._unpickle, (self._pickled,)
+
+    @classmethod
+    def _unpickle(cls, pickled: tuple[bytes, ...]) -> Self:
+        found = cls()
+        found._pickled = pickled
+        for part in pickled:
+            with contextlib.suppress(Exception):  # a class that cannot be imported here; whoever needs it is told
+                found._specs.update(pickle.loads(part))
+        # Packages that are imported from now on register the same ids, which the owner has been told about, if at all.
+        warnings.filterwarnings("ignore", message=".*Overriding environment .* already in registry")
+        return found
+
+
+def _pickle_registry() -> Iterator[bytes]:
+    """Yield pickled parts of the registry; entries that might not unpickle elsewhere are parts of their own."""
+    plain: dict[str, EnvSpec] = {}
+    parts = [plain]
+    for env_id, spec in list(gym.registry.items()):
+        one = without_main(spec)
+        values = one.entry_point, one.vector_entry_point, *one.kwargs.values(), *one.additional_wrappers
+        if all(isinstance(value, (str, int, float, type(None))) for value in values):
+            plain[env_id] = one
+        else:
+            parts.append({env_id: one})
+    for part in parts:
+        with contextlib.suppress(Exception):  # what does not pickle
+            yield cloudpickle.dumps(part)
+
+
+def without_main(spec: EnvSpec) -> EnvSpec:
+    """Return a spec whose entry points in `__main__`, which is another module elsewhere, are objects, not names."""
+    changes: dict[str, Any] = {}
+    for name in ("entry_point", "vector_entry_point"):
+        value = getattr(spec, name)
+        if isinstance(value, str) and value.startswith("__main__:"):
+            with contextlib.suppress(AttributeError):  # building it says so
+                changes[name] = pkgutil.resolve_name(value)
+    return dataclasses.replace(spec, **changes) if changes else spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,11 +84,13 @@ class EnvBuilder:
         function: The user's callable.
         seed: Passed as the first argument if the callable takes one, else `None`.
         shared_names: Names of the fleet's shared data that the callable takes as keywords.
+        registrations: Environments registered in the process of the fleet.
     """
 
     function: Callable[..., gym.Env[Any, Any]]
     seed: int | None = None
     shared_names: tuple[str, ...] = ()
+    registrations: Registrations = dataclasses.field(default_factory=Registrations)
 
     def build(self, shared: Mapping[str, Any], seed: int | None = None) -> gym.Env[Any, Any]:
         """Build the sub-environment.
@@ -35,6 +102,7 @@ class EnvBuilder:
         Raises:
             InvalidArgument: The callable returned something else than a Gymnasium environment, or one without spaces.
         """
+        self.registrations.apply()
         args = () if self.seed is None else (self.seed if seed is None else seed,)
         env: Any = self.function(*args, **{name: shared[name] for name in self.shared_names})
         if isinstance(env, gym.Env):
