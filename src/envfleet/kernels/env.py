@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,16 +19,29 @@ from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import batch_of_one
 from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
 from envfleet.kernels.requests import LARGEST_SEED, read_params
-from envfleet.kernels.rng import from_generator, to_generator
+from envfleet.kernels.rng import from_generator, read_into, to_generator
 from envfleet.options import Options
 
 _ROW = np.zeros(1, np.int64)
 
 
+@dataclasses.dataclass(frozen=True)
+class EnvState(BatchState):
+    """Saved state of a `KernelEnv`.
+
+    Attributes:
+        flags: Whether the last step terminated and truncated the episode.
+    """
+
+    flags: tuple[bool, bool]
+
+
 class KernelEnv(gym.Env[Any, Any]):
     """One sub-environment of a kernel, compiled, as a `gymnasium.Env`.
 
-    The registered time limit is not its own: `gymnasium.make` adds it, as to every environment.
+    The registered time limit is not its own: `gymnasium.make` adds it, as to every environment. An episode that the
+    kernel itself ended stays as it is until the next reset: further steps return reward 0, the last observation and the
+    same flags, and call no code of the kernel, whose state at an end need not allow another step.
 
     Args:
         kernel: The kernel, or `"module:Name"` of it.
@@ -52,7 +66,9 @@ class KernelEnv(gym.Env[Any, Any]):
         self._debug = debug
         options = Options(autoreset_mode=AutoresetMode.DISABLED, workers=1, debug=debug)
         self._batch = CpuBatch(spec, 1, options, params)
-        self._awaiting = self._batch.kept("awaiting")
+        self._awaiting, self._record = self._batch.kept("awaiting"), self._batch.kept("lives")["rng"]
+        self._flags = False, False
+        self._generator: np.random.Generator | None = None  # made when a caller first asks for it
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode.
@@ -68,17 +84,34 @@ class KernelEnv(gym.Env[Any, Any]):
             seed = np_random()[1] % 2**63
         if seed is not None:
             self._np_random_seed = check_whole("seed", seed, 0, LARGEST_SEED, most_name="2**64 - 1")
+        self._write_generator()
         arrays = self._batch.reset(_ROW, np.array([seed or 0], np.uint64), np.array([seed is not None]))
+        self._read_generator()
+        self._flags = False, False
         return self._kernel.observation.unpack(arrays[0][0]), self._infos(arrays)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step once; truncated is set by a limit in the kernel's `step` only, that of the fleet by a wrapper."""
         if self._np_random_seed is None:
             raise gym.error.ResetNeeded("step() before the first reset: call reset() first")
-        self._awaiting[0] = 0  # Gymnasium's environments may be stepped beyond the end of an episode
-        arrays, _ = self._batch.step(batch_of_one(self._kernel, action), now=0)
-        observation = self._kernel.observation.unpack(arrays[0][0])
-        return observation, float(arrays[1][0]), bool(arrays[2][0]), bool(arrays[3][0]), self._infos(arrays)
+        if self._awaiting[0]:
+            arrays, reward = self._batch.observe(), 0.0
+        else:
+            self._write_generator()
+            arrays, _ = self._batch.step(batch_of_one(self._kernel, action), now=0)
+            self._read_generator()
+            reward, self._flags = float(arrays[1][0]), (bool(arrays[2][0]), bool(arrays[3][0]))
+        return self._kernel.observation.unpack(arrays[0][0]), reward, *self._flags, self._infos(arrays)
+
+    def _write_generator(self) -> None:
+        """Let compiled code draw where a caller's draws from `np_random` left off."""
+        if self._generator is not None:
+            self._record[0] = from_generator(self._generator)
+
+    def _read_generator(self) -> None:
+        """Let `np_random` draw where compiled code left off."""
+        if self._generator is not None:
+            read_into(self._generator, self._record[0])
 
     def _infos(self, arrays: Sequence[Any]) -> dict[str, Any]:
         columns = zip(self._kernel.info_fields, arrays[4:], strict=True)
@@ -97,27 +130,33 @@ class KernelEnv(gym.Env[Any, Any]):
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The generator; a copy: set it to change it."""
+        """The generator of the kernel's draws. Draws of others, such as a wrapper's, come from the same sequence."""
         if self._np_random_seed is None:
             self.np_random, self._np_random_seed = np_random()
-        return to_generator(self._batch.kept("lives")["rng"][0])
+        if self._generator is None:
+            self._generator = to_generator(self._record[0])
+        return self._generator
 
     @np_random.setter
     def np_random(self, value: np.random.Generator) -> None:
-        self._np_random_seed = -1
-        self._batch.kept("lives")["rng"][0] = from_generator(value)
+        self._record[0] = from_generator(value)
+        self._generator, self._np_random_seed = value, -1
 
     @property
     def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]  # an attribute that Gymnasium checks
-        return None if self._np_random_seed is None else self.np_random
+        return None if self._np_random_seed is None else self._generator or to_generator(self._record[0])
 
-    def get_state(self) -> BatchState:
+    def get_state(self) -> EnvState:
         """Save the episode, the generator and the parameters; what it returns pickles."""
-        return self._batch.save()
+        self._write_generator()
+        state = self._batch.save()
+        return EnvState(state.arrays, state.params, self._flags)
 
-    def set_state(self, state: BatchState) -> None:
+    def set_state(self, state: EnvState) -> None:
         """Bring back what `get_state` saved."""
         self._batch.load(state)
+        self._read_generator()
+        self._flags = state.flags
         self._np_random_seed = -1 if self._np_random_seed is None else self._np_random_seed
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -145,7 +184,7 @@ class KernelEnv(gym.Env[Any, Any]):
         return True
 
 
-def _revive(make: Callable[[], KernelEnv], state: BatchState, seed: int | None, spec: Any) -> KernelEnv:
+def _revive(make: Callable[[], KernelEnv], state: EnvState, seed: int | None, spec: Any) -> KernelEnv:
     env = make()
     env.spec = spec
     env.set_state(state)

@@ -28,6 +28,7 @@ _WORDS = [(name, "u8") for name in ("state_hi", "state_lo", "inc_hi", "inc_lo")]
 RNG_DTYPE: Final = np.dtype([*_WORDS, ("uinteger", "u4"), ("has_uint32", "u4")], align=True)
 """One PCG64: 128 bits of state, 128 bits of increment, and the half of a draw that is kept for the next 32-bit draw."""
 
+_RECORD = np.dtype((np.record, RNG_DTYPE))
 
 _MASK_32 = np.uint64(0xFFFFFFFF)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
@@ -302,14 +303,20 @@ def from_generator(generator: np.random.Generator) -> np.record:
         )
     state: dict[str, Any] = dict(bits.state)
     words = (*divmod(state["state"]["state"], 1 << 64), *divmod(state["state"]["inc"], 1 << 64))
-    record = np.rec.array([(*words, state["uinteger"], state["has_uint32"])], RNG_DTYPE)
-    return record[0]  # type: ignore[no-any-return]
+    record: np.record = np.array([(*words, state["uinteger"], state["has_uint32"])], _RECORD)[0]
+    return record
 
 
 def to_generator(record: np.void) -> np.random.Generator:
     """Make a generator that goes on exactly where `record`, a record of `RNG_DTYPE`, stands."""
-    bits = np.random.PCG64(0)
+    generator = np.random.Generator(np.random.PCG64(0))
+    read_into(generator, record)
+    return generator
+
+
+def read_into(generator: np.random.Generator, record: np.void) -> None:
+    """Put a generator over PCG64 exactly where `record`, a record of `RNG_DTYPE`, stands."""
     state_hi, state_lo, inc_hi, inc_lo, uinteger, has_uint32 = record.item()
     words: Any = {"state": state_hi << 64 | state_lo, "inc": inc_hi << 64 | inc_lo}
-    bits.state = {"bit_generator": "PCG64", "state": words, "has_uint32": has_uint32, "uinteger": uinteger}
-    return np.random.Generator(bits)
+    state = {"bit_generator": "PCG64", "state": words, "has_uint32": has_uint32, "uinteger": uinteger}
+    generator.bit_generator.state = state

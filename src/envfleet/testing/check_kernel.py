@@ -61,7 +61,8 @@ def check_kernel(
     drawn exactly), after every step. After each, the plain code goes on from the compiled state, so that rounding does
     not add up. Besides: every element of an observation is written; observations are in their space and rewards are
     finite; a reset with the same seed repeats; trajectories depend neither on the number of sub-environments nor on
-    threads; saved states continue exactly; and the kernel's ordinary environment passes Gymnasium's `check_env`.
+    threads; saved states continue exactly; and the kernel's ordinary environment passes Gymnasium's `check_env`, and
+    stays as it is when it is stepped past the end of an episode.
 
     The plain code stops at breakpoints and prints. What it raises is raised as it is.
 
@@ -225,6 +226,20 @@ class _Trial:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its advice, as on infinite bounds, is no rule
             check_env(env, skip_render_check=True)
+        self._check_ends(env)
+
+    def _check_ends(self, env: Any) -> None:
+        """Step an ordinary environment past the ends of its episodes."""
+        env.action_space.seed(0)
+        for seed in self.seeds:
+            env.reset(seed=seed)
+            end: tuple[Any, ...] = ()
+            for step in range(1, self.num_steps + 1):
+                observation, reward, *flags, _ = env.step(env.action_space.sample())
+                found = observation, reward, *flags
+                if end and not _agree(end, found):
+                    self._fail("an ended episode changed in another step", step, "observation", end, found, seed)
+                end = (observation, 0.0, *flags) if any(flags) else ()
 
 
 def _batch_of(fleet: Fleet) -> Any:

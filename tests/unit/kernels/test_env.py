@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
+from gymnasium.utils.env_checker import check_env, data_equivalence
+from numpy.typing import NDArray
 from tests.unit.kernels.samples import SAMPLES, Painter, Walker
 
+from envfleet.envs.board import ConnectFour, MaskedConnectFourOne, Play2048
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import Kernel
 from envfleet.kernels.env import KernelEnv
@@ -53,9 +55,109 @@ def test_copies_and_pickles_go_on_alike() -> None:
 def test_the_generator_is_there_before_the_first_reset() -> None:
     first, second = KernelEnv(Walker), KernelEnv(Walker)
     assert first.np_random.random() != second.np_random.random()
-    first.np_random = np.random.default_rng(7)
-    assert first.np_random.random() == np.random.default_rng(7).random()
-    assert first.reset()[0][0] == np.random.default_rng(7).uniform(-1.0, 1.0)
+    first.np_random, expected = np.random.default_rng(7), np.random.default_rng(7)
+    assert first.np_random.random() == expected.random()
+    assert first.reset()[0][0] == expected.uniform(-1.0, 1.0)
+
+
+class Drawer(Kernel):
+    """Shows what it draws: a float, and one of five, which leaves half a word for the next draw."""
+
+    observation_space: ClassVar[gym.spaces.Box] = gym.spaces.Box(0, 5, (2,), np.float64)
+    action_space = gym.spaces.Discrete(2)
+
+    class State:
+        number: float
+        place: int
+
+    @staticmethod
+    def reset(state: Any, rng: np.random.Generator, params: Any) -> None:
+        state.number = rng.random()
+        state.place = rng.integers(5)
+
+    @staticmethod
+    def step(state: Any, action: int, rng: np.random.Generator, params: Any) -> tuple[float, bool]:
+        state.number = rng.random()
+        state.place = rng.integers(5)
+        return float(action), False
+
+    @staticmethod
+    def observe(state: Any, out: NDArray[np.float64]) -> None:
+        out[0] = state.number
+        out[1] = state.place
+
+
+class OrdinaryDrawer(gym.Env[Any, Any]):
+    """`Drawer` as an ordinary environment."""
+
+    observation_space, action_space = Drawer.observation_space, gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.draw(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.draw(), float(action), False, False, {}
+
+    def draw(self) -> Any:
+        return np.array([self.np_random.random(), self.np_random.integers(5)])
+
+
+def test_a_wrapper_draws_from_the_same_sequence_as_the_kernel() -> None:
+    """`np_random` was a copy: Gymnasium's `StickyAction` drew the same number forever, and the kernel drew it again."""
+    played = []
+    for made in (OrdinaryDrawer(), KernelEnv(Drawer)):
+        env, seen = gym.wrappers.StickyAction(made, 0.5), []
+        for seed in (5, None, 5):
+            seen += [env.reset(seed=seed)[0], env.unwrapped.np_random.integers(9, size=3, dtype=np.int32)]
+            seen += [part for k in range(20) for part in env.step(k % 2)[:2]]
+        played.append(np.hstack(seen))
+    np.testing.assert_array_equal(played[1], played[0])
+
+
+def test_copies_and_saved_states_go_on_with_the_generator_as_it_stands() -> None:
+    env = KernelEnv(Drawer)
+    env.reset(seed=3)
+    env.np_random.random()
+    other, state = copy.deepcopy(env), env.get_state()
+    expected = [env.np_random.random(), *env.step(0)[0]]
+    assert [other.np_random.random(), *other.step(0)[0]] == expected
+    env.set_state(state)
+    assert [env.np_random.random(), *env.step(0)[0]] == expected
+
+
+@pytest.mark.parametrize("kernel", [Play2048, ConnectFour, MaskedConnectFourOne])
+def test_an_ended_episode_stays_as_it_is(kernel: type[Kernel]) -> None:
+    """Connect Four and 2048 wrote outside their boards, as their masks allow every action at the end."""
+    env = KernelEnv(kernel, debug=True)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    last = env.step(env.action_space.sample())
+    while not last[2]:
+        last = env.step(env.action_space.sample())
+    restored = KernelEnv(kernel, debug=True)
+    restored.reset(seed=1)
+    restored.set_state(env.get_state())
+    for other in (env, copy.deepcopy(env), restored):
+        for _ in range(50):
+            observation, *results, infos = other.step(other.action_space.sample())
+            assert data_equivalence((observation, infos), (last[0], last[4]), exact=True)
+            assert results == [0.0, True, False]
+    env.reset()
+    assert not env.step(0)[2]
+
+
+@pytest.mark.parametrize("name", ["FrozenLake-v1", "CartPole-v1"])
+def test_steps_past_the_end_earn_what_they_earn_in_gymnasium(name: str) -> None:
+    ends = []
+    for env in (gym.make(name), gym.make(f"envfleet/{name}")):
+        env.reset(seed=1)
+        while not env.step(0)[2]:
+            pass
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Gymnasium's advice to reset
+            ends.append([env.step(0)[1:4] for _ in range(3)])
+    assert ends == [[(0.0, True, False)] * 3] * 2
 
 
 def test_seeds_as_gymnasiums() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
@@ -96,7 +97,11 @@ def test_rollouts_are_truncated_alike(fleet: Fleet) -> None:
 def test_an_ordinary_environment_tells_it() -> None:
     env = KernelEnv(Clock, limit=2)
     env.reset(seed=0)
-    assert [env.step(1)[2:4] for _ in range(2)] == [(False, False), (True, True)]
+    assert [env.step(1)[1:4] for _ in range(3)] == [(1.0, False, False), (1.0, True, True), (0.0, True, True)]
+    other = KernelEnv(Clock)
+    other.reset(seed=0)
+    other.set_state(pickle.loads(pickle.dumps(env.get_state())))
+    assert other.step(0)[1:4] == (0.0, True, True)
 
 
 def test_arrays_of_bools_are_refused_in_words() -> None:
