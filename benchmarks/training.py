@@ -2,16 +2,18 @@
 
     python benchmarks/training.py OUT                      # the configurations sac and dddqn: about four minutes
     python benchmarks/training.py OUT --updates 0.0625 --hidden 256 256 --batch-size 256
+    python benchmarks/training.py OUT --configs sac curriculum_simple --updates-per-round 1
     git worktree add ../first 4775889
     python benchmarks/training.py OUT --first ../first   # beside the first edition, in alternating turns
 
 Writes OUT/training.json and OUT/training.png. Every cell is the trainer that `envfleet train` runs, with the agent of a
-configuration, for a fixed time after its warm-up, with the same gradient updates per transition whatever `num_envs` is;
-"acting" makes none. A cell is measured in three turns, of which the median counts. Torch has one thread.
+configuration, for a fixed time after its warm-up, with the gradient updates per transition or per round that the
+configuration or the options say; "acting" makes none. All cells are measured in each of three turns; medians count.
+Torch has one thread.
 
 `bound` is the ratio if everything but gradient updates cost nothing: they are the update time of a cell less that of
-its acting one, and more sub-environments do not change them. `alone` is the ratio if stepping cost nothing, for it goes
-on elsewhere while this thread acts, remembers and learns.
+its acting one; per transition, more sub-environments do not change them. `alone` is the ratio if stepping cost
+nothing, for it goes on elsewhere while this thread acts, remembers and learns.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Cell:
 
     Attributes:
         agent: Kind.
-        updates: Gradient updates per transition.
+        updates: Gradient updates per `unit`; 0 for acting only.
+        unit: `"transition"` or `"round"`, a step of all sub-environments.
         num_envs: Sub-environments.
         steps_per_s: Transitions per second.
         micros: Microseconds per transition, by what they were spent on.
@@ -58,19 +61,26 @@ class Cell:
 
     agent: str
     updates: float
+    unit: str
     num_envs: int
     steps_per_s: float
     micros: dict[str, float]
 
 
-def make_trainer(source: str, updates: float | None, num_envs: int, args: argparse.Namespace) -> Trainer:
-    """A trainer whose run will not end by itself; with the configuration's own updates per transition if `None`."""
+Rate = dict[str, float]
+"""`updates_per_step` or `updates_per_round`; empty for what the configuration says."""
+
+
+def make_trainer(source: str, rate: Rate, num_envs: int, args: argparse.Namespace) -> Trainer:
+    """A trainer whose run will not end by itself."""
     config = json.loads(find_config(source).read_text(encoding="utf-8"))
     phase = {"name": "all", "transitions": 10**9, "opponent": {"type": "basic_strong"}}
     config["curriculum"]["phases"] = [phase]
     config["training"].update(warmup_steps=WARM_UP // 2, eval_frequency=None, checkpoint_frequency=None)
-    if updates is not None:
-        config["training"]["updates_per_step"] = updates
+    if rate:
+        for name in ("updates_per_step", "updates_per_round"):
+            config["training"].pop(name, None)
+        config["training"].update(rate)
     if args.batch_size is not None:
         config["hyperparameters"]["batch_size"] = args.batch_size
     if args.hidden is not None:
@@ -82,9 +92,9 @@ def make_trainer(source: str, updates: float | None, num_envs: int, args: argpar
     return Trainer(parse_config(config), options)
 
 
-def measure(source: str, updates: float | None, num_envs: int, args: argparse.Namespace) -> Cell:
+def measure(source: str, rate: Rate, num_envs: int, args: argparse.Namespace) -> Cell:
     """Run one cell."""
-    with contextlib.closing(make_trainer(source, updates, num_envs, args)) as trainer:
+    with contextlib.closing(make_trainer(source, rate, num_envs, args)) as trainer:
         trainer.begin()
         while trainer.transitions < WARM_UP:
             trainer.round()
@@ -94,8 +104,11 @@ def measure(source: str, updates: float | None, num_envs: int, args: argparse.Na
         seconds = time.perf_counter() - began_s
         after, made = dataclasses.asdict(trainer.times), trainer.transitions - first
     micros = {part: 1e6 * (after[part] - before[part]) / made for part in PARTS}
-    rate = trainer.config.training.updates_per_step or 0.0
-    return Cell(trainer.agent.name, rate, num_envs, made / seconds, micros)
+    training = trainer.config.training
+    updates, unit = training.updates_per_step or 0.0, "transition"
+    if training.updates_per_round is not None:
+        updates, unit = training.updates_per_round, "round"
+    return Cell(trainer.agent.name, updates, unit, num_envs, made / seconds, micros)
 
 
 def bounds(cells: list[Cell], cell: Cell) -> tuple[float, float]:
@@ -112,16 +125,16 @@ def show(cells: list[Cell]) -> None:
     """Print steps per second, ratios, and where the time goes."""
     base = {(cell.agent, cell.updates): cell.steps_per_s for cell in cells if cell.num_envs == 1}
     print(
-        f"{'agent':6} {'updates':>8} {'envs':>5} {'steps/s':>9} {'ratio':>6} {'promise':>8} {'bound':>6} {'alone':>6}"
-        "   µs per transition"
+        f"{'agent':6} {'updates':>8} {'per':>10} {'envs':>5} {'steps/s':>9} {'ratio':>6} {'promise':>8} {'bound':>6} "
+        f"{'alone':>6}   µs per transition"
     )
     for cell in cells:
         ratio, (bound, alone) = cell.steps_per_s / base[cell.agent, cell.updates], bounds(cells, cell)
         promise = f"{PROMISE[cell.num_envs]:.1f}" if cell.num_envs in PROMISE else "–"
         parts = ", ".join(f"{part} {value:.0f}" for part, value in cell.micros.items())
         print(
-            f"{cell.agent:6} {cell.updates:>8g} {cell.num_envs:>5} {cell.steps_per_s:>9,.0f} {ratio:>6.2f} "
-            f"{promise:>8} {bound:>6.1f} {alone:>6.1f}   {parts}"
+            f"{cell.agent:6} {cell.updates:>8g} {cell.unit:>10} {cell.num_envs:>5} {cell.steps_per_s:>9,.0f} "
+            f"{ratio:>6.2f} {promise:>8} {bound:>6.1f} {alone:>6.1f}   {parts}"
         )
 
 
@@ -143,7 +156,7 @@ def draw(cells: list[Cell], path: Path) -> None:
             bottoms = [low + high for low, high in zip(bottoms, heights, strict=True)]
         for place, (cell, top) in enumerate(zip(mine, bottoms, strict=True)):
             axis.annotate(f"{cell.steps_per_s / mine[0].steps_per_s:.1f}×", (place, top), ha="center", va="bottom")
-        what = "acting only" if group[1] == 0 else f"{group[1]:g} updates per transition"
+        what = "acting only" if group[1] == 0 else f"{group[1]:g} updates per {mine[0].unit}"
         axis.set(title=f"{group[0]}, {what}", xlabel="sub-environments", ylabel="µs per transition")
         axis.set_ylim(0, 1.1 * max(sum(cell.micros.values()) for cell in mine))
         axis.spines[["top", "right"]].set_visible(False)
@@ -157,7 +170,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=3.0, help="per turn of a cell")
-    parser.add_argument("--updates", type=float, help="gradient updates per transition, not the configuration's")
+    rates = parser.add_mutually_exclusive_group()
+    rates.add_argument("--updates", type=float, help="gradient updates per transition, not the configuration's")
+    rates.add_argument("--updates-per-round", type=float, help="gradient updates per step of all, likewise")
     parser.add_argument("--hidden", type=int, nargs="+", help="likewise")
     parser.add_argument("--batch-size", type=int, help="likewise")
     parser.add_argument("--configs", nargs="+", default=["sac", "dddqn"])
@@ -172,17 +187,19 @@ def main() -> None:
     torch.set_num_threads(1)
     if args.serve:
         for line in sys.stdin:
-            source, updates, num_envs = json.loads(line)
-            print(json.dumps(dataclasses.asdict(measure(source, updates, num_envs, args))), flush=True)
+            source, rate, num_envs = json.loads(line)
+            print(json.dumps(dataclasses.asdict(measure(source, rate, num_envs, args))), flush=True)
         return
+    asked = {"updates_per_step": args.updates, "updates_per_round": args.updates_per_round}
+    rate = {name: value for name, value in asked.items() if value is not None}
     wanted = [
         (source, updates, num_envs)
         for source in args.configs
-        for updates in (args.updates, 0.0)
+        for updates in (rate, {"updates_per_step": 0.0})
         for num_envs in sorted({1, *args.num_envs})  # ratios are to one
     ]
     with contextlib.nullcontext(None) if args.first is None else start_first(args) as first:
-        turns = [take_turns(cell, first, args) for cell in wanted]
+        turns = take_turns(wanted, first, args)
     cells = [ours for ours, _ in turns]
     show(cells)
     content: dict[str, Any] = {
@@ -215,15 +232,17 @@ def start_first(args: argparse.Namespace) -> Elsewhere:
 
 
 def take_turns(
-    wanted: tuple[str, float | None, int], first: Elsewhere | None, args: argparse.Namespace
-) -> tuple[Cell, Cell | None]:
-    """Measure a cell, and the same with the first edition, several times; return the medians."""
-    ours, theirs = [], []
+    wanted: list[tuple[str, Rate, int]], first: Elsewhere | None, args: argparse.Namespace
+) -> list[tuple[Cell, Cell | None]]:
+    """Measure each cell, and the same with the first edition, once per turn; return the medians of each."""
+    ours: list[list[Cell]] = [[] for _ in wanted]
+    theirs: list[list[Cell]] = [[] for _ in wanted]
     for _ in range(TURNS):
-        ours.append(measure(*wanted, args))
-        if first is not None:
-            theirs.append(Cell(**first.ask(wanted)))
-    return middle(ours), middle(theirs) if theirs else None
+        for place, cell in enumerate(wanted):
+            ours[place].append(measure(*cell, args))
+            if first is not None:
+                theirs[place].append(Cell(**first.ask(cell)))
+    return [(middle(mine), middle(other) if other else None) for mine, other in zip(ours, theirs, strict=True)]
 
 
 def middle(cells: list[Cell]) -> Cell:
