@@ -10,6 +10,7 @@ import dataclasses
 import math
 import re
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -190,6 +191,9 @@ def shipped_names() -> list[str]:
 def find_config(source: str | Path) -> Path:
     """Return the path of a configuration file.
 
+    Where there is no `configs/NAME.json` in the working directory, that path is the shipped configuration NAME, too; a
+    line on stderr says so.
+
     Args:
         source: The path, or the name of a configuration that comes with envfleet: a `str` without folder and suffix.
 
@@ -197,6 +201,9 @@ def find_config(source: str | Path) -> Path:
         InvalidArgument: Unknown name.
     """
     path = Path(source)
+    if path == Path("configs", f"{path.stem}.json") and path.stem in shipped_names() and not path.exists():
+        sys.stderr.write(f"envfleet: there is no {path} here; reading the shipped configuration {path.stem!r}\n")
+        return SHIPPED / path.name
     if not isinstance(source, str) or path.suffix or source != path.name:
         return path
     if source not in shipped_names():
@@ -222,9 +229,24 @@ def read_config(source: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig
         return source
     if isinstance(source, Mapping):
         return parse_config(dict(source))
+    return parse_config(*read_file(source))
+
+
+def read_file(source: str | Path) -> tuple[Any, str]:
+    """Read the content of a configuration file without checking what it says.
+
+    Args:
+        source: As for `find_config`.
+
+    Returns:
+        The content, and the path that errors should name: what `parse_config` takes.
+
+    Raises:
+        InvalidArgument: Unknown name, missing file, or a file that is not JSON.
+    """
     path = find_config(source)
     advice = f"pass the path of a configuration, or one of the names {', '.join(shipped_names())}"
-    return parse_config(read_json(path, advice), str(path))
+    return read_json(path, advice), str(path)
 
 
 def config_for(env: str, agent: str, transitions: int, env_kwargs: Mapping[str, Any] | None = None) -> RunConfig:

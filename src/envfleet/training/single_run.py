@@ -150,7 +150,7 @@ def resume(
 
 
 def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people were promised
-    config_path: Mapping[str, Any] | str | Path,
+    config_path: RunConfig | Mapping[str, Any] | str | Path,
     base_output_dir: str | Path = RUNS,
     run_name: str | None = None,
     verbose: bool = True,
@@ -165,7 +165,8 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     """Train by a configuration file; `num_envs` is the only thing to change for speed.
 
     Args:
-        config_path: The file, the name of a configuration that comes with envfleet, or the content of one as a dict.
+        config_path: The file, the name of a configuration that comes with envfleet, the content of one as a dict, or a
+            `RunConfig`.
         base_output_dir: Folder of runs.
         run_name: As in `train`.
         verbose: Whether a progress bar is shown.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from rl_hockey.common.training.older_files import modernise, read_older
 
 from envfleet.agents import DDDQNConfig, SACConfig, TD3Config
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import RunConfig, agent_config, parse_config
+from envfleet.training.config import RunConfig, agent_config, parse_config, read_config, shipped_names
+from envfleet.training.loop.learners import UpdateSchedule
 from envfleet.training.phases import shares_of
 
 SHAPING = {
@@ -133,21 +135,24 @@ def test_opponents_keep_their_shares() -> None:
             "SAC",
             SAC,
             SACConfig(
-                learning_rate=1e-3, target_tau=0.005, initial_temperature=0.2, noise_exponent=1.0, noise_length=250,
+                learning_rate=1e-4, target_tau=0.005, initial_temperature=0.2, noise_exponent=1.0, noise_length=250,
                 warmup=10_000,
             ),
         ),
         (
             "TD3",
             TD3 | {"policy_freq": 3},
-            TD3Config(exploration_noise=0.1, target_noise=0.2, target_noise_clip=0.5, policy_delay=3, warmup=10_000),
+            TD3Config(
+                learning_rate=1e-4, exploration_noise=0.1, target_noise=0.2, target_noise_clip=0.5, policy_delay=3,
+                warmup=10_000,
+            ),
         ),
         (
             "DDQN_PER",
             DDDQN,
             DDDQNConfig(
-                hidden=(256, 256), target_period=1000, target_tau=1.0, epsilon_start=1.0, epsilon_end=0.05,
-                prioritised=True, priority_alpha=0.6, priority_beta=0.4, warmup=10_000,
+                learning_rate=1e-4, hidden=(256, 256), target_period=1000, target_tau=1.0, epsilon_start=1.0,
+                epsilon_end=0.05, prioritised=True, priority_alpha=0.6, priority_beta=0.4, warmup=10_000,
             ),
         ),
     ],
@@ -156,16 +161,113 @@ def test_names_of_hyperparameters_mean_ours(kind: str, given: dict[str, Any], ex
     assert agent_config(read(file(kind, given, STRONG))) == expected
 
 
-def test_updates_of_every_other_step_are_half_as_many() -> None:
-    config = read(file("SAC", {}, STRONG) | {"training": {"train_freq": 4, "updates_per_step": 2}})
-    assert config.training.updates_per_step == 0.5
+def theirs(updates: float, every: int, num_envs: int, rounds: int) -> float:
+    """The updates that their loop makes: its counter of steps grows by `num_envs` per step of all games."""
+    return sum(updates for step in range(num_envs, (rounds + 1) * num_envs, num_envs) if step % every == 0)
 
 
-def test_keys_without_effect_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "old.json"
-    path.write_text(json.dumps(file("SAC", {}, STRONG)), encoding="utf-8")
-    with pytest.warns(UserWarning, match="checkpoint_save_freq, episode_resource_samples, .* never had an effect"):
-        assert parse_config(read_older(path)).training.eval_frequency == 100_000
+@pytest.mark.parametrize("num_envs", [1, 4, 6, 8])
+@pytest.mark.parametrize(("updates", "every"), [(1, 1), (2, 4), (1, 6), (20, 3)])
+def test_updates_are_as_many_as_there_for_any_number_of_games(updates: float, every: int, num_envs: int) -> None:
+    training = {"updates_per_step": updates, "train_freq": every, "warmup_steps": 0}
+    read = parse_config(modernise(file("SAC", {}, STRONG) | {"training": training}, [], num_envs)).training
+    schedule = UpdateSchedule(per_transition=read.updates_per_step, per_round=read.updates_per_round)
+    made = 0
+    for _ in range(600):
+        schedule.count(num_envs)
+        made += schedule.take()
+    assert made == theirs(updates, every, num_envs, 600)
+
+
+@pytest.mark.parametrize("training", [None, {}, {"warmup_steps": 5}, {"train_freq": 1}])
+def test_absent_updates_are_one_per_step_of_all_games(training: dict[str, Any] | None) -> None:
+    data = file("SAC", {}, STRONG)
+    data = {name: section for name, section in data.items() if name != "training"}
+    config = read(data if training is None else data | {"training": training})
+    assert (config.training.updates_per_round, config.training.updates_per_step) == (1.0, 1.0)
+
+
+def test_absent_keys_have_the_defaults_of_that_pipeline() -> None:
+    data = file("SAC", {}, STRONG)
+    for name in ("hyperparameters", "training"):
+        del data[name]
+    found = agent_config(read(data))
+    assert (found.learning_rate, found.batch_size, found.initial_temperature) == (1e-4, 256, 0.2)
+    assert agent_config(read(file("SAC", {"alpha": 0.5}, STRONG))).initial_temperature == 0.5
+
+
+def test_the_learning_rate_of_the_file_overrides_that_of_the_agent() -> None:
+    notes: list[str] = []
+    data = file("SAC", SAC, STRONG, hyperparameters={"learning_rate": 2e-4})
+    assert agent_config(parse_config(modernise(data, notes))).learning_rate == 2e-4
+    assert any("agent.hyperparameters.learning_rate=0.001 gives way" in note for note in notes)
+
+
+def write(path: Path, data: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_what_a_file_changes_is_reported(tmp_path: Path) -> None:
+    opponents = [
+        opponent("self_play"),
+        opponent("archive"),
+        opponent("basic_weak"),
+        opponent("self_play") | {"deterministic": False},
+    ]
+    mixed = opponent("weighted_mixture", opponents=opponents)
+    path = write(tmp_path / "old.json", file("SAC", {}, STRONG, phase("mixed", 5, mixed, None, environment=MODES)))
+    with pytest.warns(UserWarning, match="is read as a file of rl_hockey") as caught:
+        data = read_older(path, num_envs=8)
+    assert parse_config(data).training.eval_frequency == 100_000
+    (message,) = (str(one.message) for one in caught)
+    for note in (
+        f"{path} is read as a file of rl_hockey",
+        "training.updates_per_step=1 become updates_per_round=1, counted per step of all 8 sub-environments",
+        "phases[1].opponent.opponents[0].deterministic was ignored there and counts here",
+        "phases[1].opponent.opponents[1].deterministic was ignored there and counts here",
+        "phases[1].opponent.opponents[3] is the learner, which learns from both sides here",
+        "phases[1].environment.mixture is drawn for every episode",
+        "hyperparameters.learning_rate=0.0001, hyperparameters.batch_size=256, agent.hyperparameters.alpha=0.2",
+        "max_episode_steps, resource_log_freq never had an effect and are left out",
+    ):
+        assert note in message
+    assert message.count("deterministic was ignored") == 2
+
+
+@pytest.mark.parametrize("mark", [{"$schema": "schema.json"}, {"seed": 0}])
+def test_files_of_our_own_are_read_as_they_are(tmp_path: Path, mark: dict[str, Any]) -> None:
+    data = mark | {"curriculum": {"phases": [STRONG | {"opponent": {"type": "self_play"}}]}, "agent": {"type": "SAC"}}
+    assert read_older(write(tmp_path / "own.json", data)) == data  # and warns of nothing
+    assert read_older(data) == data
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_files_and_what_is_written_of_them_are_our_own(tmp_path: Path, name: str) -> None:
+    config = read_config(name)
+    assert parse_config(read_older(name)) == config
+    assert parse_config(read_older(write(tmp_path / "config.json", config.model_dump(mode="json")))) == config
+
+
+@pytest.mark.parametrize("data", [{"agent": 5}, {"curriculum": 5}, {"training": None}, {}, {"agent": {}}])
+def test_sections_of_a_wrong_type_are_refused_by_their_names(data: dict[str, Any]) -> None:
+    whole = {"curriculum": {"phases": [STRONG]}, "agent": {"type": "SAC"}}
+    with pytest.raises(InvalidArgument, match="|".join(data) or "curriculum is missing"):
+        read(whole | data if data else {})
+
+
+def test_a_train_freq_of_no_steps_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"training.train_freq=0: pass a whole number of at least 1"):
+        read(file("SAC", {}, STRONG) | {"training": {"train_freq": 0}})
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_what_is_no_configuration_is_refused_with_its_path(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "none.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(InvalidArgument, match=re.escape(str(path))):
+        read_older(path)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import math
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envfleet.training.config import find_config
+from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_whole
+from envfleet.training.config import read_file
 
+_OWN = {"$schema", "seed"}
+"""Top-level keys that only envfleet's own files have."""
 _WITHOUT_EFFECT = {
     "max_episode_steps", "checkpoint_save_freq", "resource_log_freq", "episode_resource_window",
     "episode_resource_samples", "skill_range", "agent_type",
@@ -34,77 +39,173 @@ _NAMES = {
         "per_beta": "priority_beta",
     },
 }  # fmt: skip
+_SHARED_DEFAULTS = {"learning_rate": 1e-4, "batch_size": 256}
+_DEFAULTS: dict[str, dict[str, Any]] = {"SAC": {"alpha": 0.2, "max_episode_steps": 250}}
+"""Defaults of that pipeline where envfleet has others, by agent."""
 
 
-def read_older(source: str | Path) -> Any:
+def read_older(source: Mapping[str, Any] | str | Path, num_envs: int = 1) -> dict[str, Any]:
     """Read a file of the older pipeline, or one of envfleet's.
 
-    Keys that never had an effect are left out, with a warning that names them. Keys whose effect is written in another
+    A file with `$schema` or `seed` at its top level is envfleet's own, as all files are that envfleet writes; it is
+    returned as it is. Every other file is translated so that its keys keep their meaning; a warning lists what that
+    changed, what has another meaning here, and keys that never had an effect. Keys whose effect is written in another
     way stay; envfleet refuses them.
 
     Args:
-        source: As for `envfleet.training.config.find_config`.
+        source: The file, as for `envfleet.training.config.find_config`, or its content.
+        num_envs: Number of sub-environments of the run, which decides how many updates `train_freq` skips.
 
     Returns:
-        The content, as `envfleet.training.train` takes it.
+        The content, as `envfleet.training.train` takes it; reading it again changes nothing.
 
     Raises:
-        InvalidArgument: Unknown name.
-        OSError: The file cannot be read.
-        ValueError: It is no JSON.
+        InvalidArgument: Unknown name, missing file, a file that is not JSON or holds no object, or a `train_freq`
+            that is not a positive whole number.
     """
-    path = find_config(source)
-    left_out: list[str] = []
-    data = modernise(json.loads(path.read_text(encoding="utf-8")), left_out)
-    if left_out:
-        warnings.warn(f"{path}: {', '.join(left_out)} never had an effect and are left out", UserWarning, stacklevel=2)
-    return data
-
-
-def modernise(data: Any, left_out: list[str]) -> Any:
-    """Return the content of a file in the present form; `left_out` takes the names of keys without effect."""
+    check_whole("num_envs", num_envs, 1)
+    data, name = (dict(source), "the configuration") if isinstance(source, Mapping) else read_file(source)
     if not isinstance(data, dict):
+        raise InvalidArgument(f'{name} holds a {type(data).__name__}, expected an object: {{"curriculum": …}}')
+    if not is_older(data):
         return data
-    training = _without(data.get("training", {}), left_out)
-    every = training.pop("train_freq", 1)
-    if every != 1:
-        training["updates_per_step"] = training.get("updates_per_step", 1) / every
-    phases = [_phase(phase, left_out) for phase in data.get("curriculum", {}).get("phases", [])]
-    changed = {"curriculum": {"phases": phases}, "training": training, "agent": _agent(data.get("agent", {}))}
-    return {**data, **{name: section for name, section in changed.items() if name in data}}
+    notes: list[str] = []
+    data = modernise(data, notes, num_envs)
+    listed = "".join(f"\n- {note}" for note in notes)
+    warnings.warn(
+        f'{name} is read as a file of rl_hockey (envfleet\'s own have "$schema" or "seed"):{listed}',
+        UserWarning,
+        stacklevel=2,
+    )
+    return {"$schema": "schema.json", **data}
 
 
-def _without(section: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
-    left_out += sorted(_WITHOUT_EFFECT & section.keys())
+def is_older(data: Mapping[str, Any]) -> bool:
+    """Return whether the content of a file is that of the older pipeline, without `$schema` and `seed`."""
+    return not _OWN & data.keys()
+
+
+def modernise(data: dict[str, Any], notes: list[str], num_envs: int = 1) -> dict[str, Any]:
+    """Return the content of an older file in the present form.
+
+    Args:
+        data: The content; sections of a wrong type stay as they are, for envfleet to refuse.
+        notes: Takes a line for each change that the user should know of.
+        num_envs: Number of sub-environments of the run.
+
+    Raises:
+        InvalidArgument: `training.train_freq` is not a positive whole number.
+    """
+    curriculum, training, shared, agent = (
+        data.get(name, {}) for name in ("curriculum", "training", "hyperparameters", "agent")
+    )
+    if not all(isinstance(section, dict) for section in (curriculum, training, shared, agent)):
+        return data
+    left_out: set[str] = set()
+    phases = curriculum.get("phases")
+    if isinstance(phases, list):
+        phases = [_phase(one, f"curriculum.phases[{i}]", notes, left_out) for i, one in enumerate(phases)]
+        curriculum = {**curriculum, "phases": phases}
+    changed = {"curriculum": curriculum, "training": _training(training, num_envs, notes, left_out)}
+    changed |= _learning(shared, agent, notes)
+    if left_out:
+        notes.append(f"{', '.join(sorted(left_out))} never had an effect and are left out")
+    return {**data, **{name: section for name, section in changed.items() if section}}
+
+
+def _without(section: dict[str, Any], left_out: set[str]) -> dict[str, Any]:
+    left_out |= _WITHOUT_EFFECT & section.keys()
     return {name: value for name, value in section.items() if name not in _WITHOUT_EFFECT}
 
 
-def _phase(phase: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
-    return phase | {"opponent": _opponent(phase["opponent"], left_out)} if phase.get("opponent") else phase
+def _training(section: dict[str, Any], num_envs: int, notes: list[str], left_out: set[str]) -> dict[str, Any]:
+    """Return the section with updates per round: that pipeline made them when a multiple of `train_freq` was reached.
+
+    Its counter grew by `num_envs` per vector step, so one in `train_freq / gcd(train_freq, num_envs)` steps did.
+    """
+    training = _without(section, left_out)
+    if "updates_per_round" in training:
+        return training
+    every, updates = training.pop("train_freq", 1), training.pop("updates_per_step", 1)
+    check_whole("training.train_freq", every, 1)
+    if not isinstance(updates, int | float) or isinstance(updates, bool):
+        return {**training, "updates_per_step": updates}
+    rate = updates * math.gcd(every, num_envs) / every
+    divided = f" and train_freq={every}" * (every > 1)
+    notes.append(
+        f"training.updates_per_step={updates:g}{divided} become updates_per_round={rate:g}, counted per step of all "
+        f"{num_envs} sub-environments; envfleet's updates_per_step is per transition"
+    )
+    return {**training, "updates_per_round": rate}
 
 
-def _opponent(opponent: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
+def _phase(phase: Any, path: str, notes: list[str], left_out: set[str]) -> Any:
+    if not isinstance(phase, dict):
+        return phase
+    environment, opponent = phase.get("environment"), phase.get("opponent")
+    if isinstance(environment, dict) and environment.get("mixture"):
+        notes.append(f"{path}.environment.mixture is drawn for every episode; there it was once per phase")
+    if not isinstance(opponent, dict):
+        return phase
+    return {**phase, "opponent": _opponent(opponent, f"{path}.opponent", notes, left_out)}
+
+
+def _opponent(opponent: dict[str, Any], path: str, notes: list[str], left_out: set[str]) -> dict[str, Any]:
     found = _without({name: value for name, value in opponent.items() if value is not None}, left_out)
-    if found.get("type") in ("archive", "run_checkpoints"):
-        found["type"] = "snapshots"
-    if found.get("type") not in ("self_play", "snapshots"):  # where it was ignored
-        found.pop("deterministic", None)
     if found.get("checkpoint") == "latest":
         del found["checkpoint"]
-    if "opponents" in found:
-        found["opponents"] = [_opponent(one, left_out) for one in found["opponents"]]
+    if found.get("type") in ("archive", "run_checkpoints"):
+        found["type"] = "snapshots"
+    if found.get("type") not in ("self_play", "snapshots"):  # they have no other way to act
+        found.pop("deterministic", None)
+    elif found.get("deterministic"):
+        notes.append(f"{path}.deterministic was ignored there and counts here; leave it out for an opponent that draws")
+    elif found["type"] == "self_play" and "checkpoint" not in found:
+        notes.append(
+            f"{path} is the learner, which learns from both sides here, so a step counts as two transitions; "
+            "training.learn_from_both_sides=false is as there"
+        )
+    if isinstance(found.get("opponents"), list):
+        found["opponents"] = [
+            _opponent(one, f"{path}.opponents[{place}]", notes, left_out) if isinstance(one, dict) else one
+            for place, one in enumerate(found["opponents"])
+        ]
     return found
 
 
-def _agent(section: dict[str, Any]) -> dict[str, Any]:
-    kind = str(section.get("type", ""))
-    given: dict[str, Any] = section.get("hyperparameters", {})
+def _learning(shared: dict[str, Any], agent: dict[str, Any], notes: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the sections `hyperparameters` and `agent`; values of the first override the agent's own."""
+    kind, given = agent.get("type"), agent.get("hyperparameters", {})
+    if not isinstance(kind, str) or not isinstance(given, dict):
+        return {}
     if kind == "DDQN_PER":
         kind, given = "DDDQN", {"use_per": True} | given
+    if kind in _NAMES:
+        absent = _absent("hyperparameters", _SHARED_DEFAULTS, shared)
+        shared = _SHARED_DEFAULTS | shared
+        notes += [
+            f"agent.hyperparameters.{name}={given[name]} gives way to hyperparameters.{name}={value}, as there"
+            for name, value in shared.items()
+            if given.get(name, value) != value
+        ]
+        given = {name: value for name, value in given.items() if name not in _SHARED_DEFAULTS}
+        defaults = _DEFAULTS.get(kind, {})
+        absent += _absent("agent.hyperparameters", defaults, given)
+        given = defaults | given
+        if absent:
+            notes.append(f"absent keys have the defaults of that pipeline: {', '.join(absent)}")
+    return {"hyperparameters": shared, "agent": {**agent, "type": kind, "hyperparameters": _renamed(kind, given)}}
+
+
+def _absent(path: str, defaults: dict[str, Any], section: dict[str, Any]) -> list[str]:
+    return [f"{path}.{name}={value}" for name, value in defaults.items() if name not in section]
+
+
+def _renamed(kind: str, given: dict[str, Any]) -> dict[str, Any]:
     names = _COMMON | _NAMES.get(kind, {})
     found: dict[str, Any] = {}
     for name, value in given.items():
-        if name == "noise" and value in _COLOURS:
+        if name == "noise" and value in [*_COLOURS]:
             found["noise_exponent"] = _COLOURS[value]
         elif name == "target_update_freq":
             found |= {"target_period": value, "target_tau": 1.0}
@@ -112,4 +213,4 @@ def _agent(section: dict[str, Any]) -> dict[str, Any]:
             found["hidden"] = [value, value]
         elif name not in _ALWAYS_SO or value != _ALWAYS_SO[name]:
             found[names.get(name, name)] = value
-    return {**section, "type": kind, "hyperparameters": found}
+    return found
