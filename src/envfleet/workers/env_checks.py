@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +13,9 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from envfleet.errors import InvalidArgument, SpacesDiffer
+
+_POLYGONS = frozenset({"filled_polygon", "textured_polygon"})
+"""Functions of `pygame.gfxdraw` that sort edges in one buffer of the process, with the interpreter's lock released."""
 
 UNSET: Any = object()
 """Stands for "the environment returned nothing yet", which `None` cannot."""
@@ -107,3 +112,54 @@ def _shape_of(result: Any) -> str:
     if result is None:
         return "None"
     return f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
+
+
+def refuse_in_thread(env: gym.Env[Any, Any]) -> None:
+    """Refuse an environment that draws polygons with `pygame.gfxdraw`.
+
+    Two threads that do so at the same time get wrong pictures, and free the same memory twice. A lock would have to be
+    put into pygame itself. No attribute shows what an environment will draw, so its code is searched: what the modules
+    of its classes define or import by name.
+
+    Args:
+        env: An environment that a thread will step.
+
+    Raises:
+        InvalidArgument: It draws such polygons, and has a render mode or observes pictures.
+    """
+    pictured = env.render_mode is not None or _observes_pictures(env.unwrapped.observation_space)
+    if pictured and any(not _POLYGONS.isdisjoint(_names(function.__code__)) for function in _functions_near(env)):
+        remedy = "" if env.render_mode is None else f", or leave out render_mode={env.render_mode!r}"
+        raise InvalidArgument(
+            f'{type(env.unwrapped).__name__} with backend="thread": it draws with pygame.gfxdraw, whose buffer for '
+            "polygons is shared by all threads of a process, so pictures would be wrong and the process could crash: "
+            f'pass backend="process" or "serial"{remedy}'
+        )
+
+
+def _observes_pictures(space: Any) -> bool:
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else space.spaces
+        return any(map(_observes_pictures, parts))
+    return isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) > 1
+
+
+def _functions_near(env: gym.Env[Any, Any]) -> Iterator[FunctionType]:
+    """Yield the functions and methods in the modules of an environment's classes and of its wrappers'."""
+    layers: list[Any] = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    modules = {base.__module__ for layer in layers for base in type(layer).__mro__}
+    values = [value for name in modules for value in list(getattr(sys.modules.get(name), "__dict__", {}).values())]
+    members = [member for value in values if isinstance(value, type) for member in vars(value).values()]
+    for value in values + members:
+        function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        if isinstance(function, FunctionType):
+            yield function
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

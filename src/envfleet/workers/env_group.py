@@ -21,7 +21,7 @@ from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import BUSY_NS, IS_REBUILDING, ROW, STEPS, Line
 from envfleet.workers.builders import EnvBuilder
 from envfleet.workers.columns import ColumnWriter
-from envfleet.workers.env_checks import UNSET, explain_result, read_reset
+from envfleet.workers.env_checks import UNSET, explain_result, read_reset, refuse_in_thread
 from envfleet.workers.failures import make_failure, repair_info
 from envfleet.workers.replay import EpisodeLog
 from envfleet.workers.state import EnvState, load_env, save_env, set_rng_state
@@ -149,6 +149,8 @@ class EnvGroup:
             seed = self.log.build_seeds[row] = self._derive_seed(row) if plan.incarnation else None
             try:
                 self.envs.append(plan.builders[row].build(shared, seed))
+                if plan.options.backend == "thread":
+                    refuse_in_thread(self.envs[row])
             except InvalidArgument:
                 self.close()
                 raise

@@ -8,7 +8,12 @@ import warnings
 import weakref
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
+import pytest
+
 import envfleet
+from envfleet.errors import InvalidArgument
 
 
 class Cycle:
@@ -41,3 +46,51 @@ def test_threads_leave_the_owners_garbage_to_be_collected() -> None:
     finally:
         gc.enable()
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("env_id", "render_mode"),
+    [
+        ("CarRacing-v3", None),  # its observations are drawn
+        ("CarRacing-v3", "rgb_array"),
+        ("CartPole-v1", "rgb_array"),
+        ("Acrobot-v1", "rgb_array_list"),
+        ("Pendulum-v1", "rgb_array"),
+    ],
+)
+def test_environments_that_draw_in_a_buffer_of_the_process_are_refused(env_id: str, render_mode: str | None) -> None:
+    """`pygame.gfxdraw.filled_polygon` of two threads at once gave wrong pictures, and freed memory twice."""
+    remedy = 'pass backend="process" or "serial"' + (f", or leave out {render_mode=}" if render_mode else "")
+    with pytest.raises(InvalidArgument, match=r"draws with pygame\.gfxdraw") as refusal:
+        envfleet.make(lambda: gym.make(env_id, render_mode=render_mode), 2, backend="thread")
+    assert str(refusal.value).endswith(remedy)
+
+
+def test_other_drawing_runs_in_threads_and_gives_the_same_pictures() -> None:
+    with envfleet.make("CartPole-v1", 2, backend="thread") as fleet:  # draws polygons only with a render mode
+        fleet.reset(seed=1)
+
+    def pictures(backend: str) -> list[Any]:
+        with envfleet.make(lambda: gym.make("LunarLander-v3", render_mode="rgb_array"), 4, backend=backend) as fleet:
+            fleet.reset(seed=1)
+            return [(fleet.step(np.full(4, action)), fleet.render())[1] for action in [0, 1, 2, 3] * 3]
+
+    np.testing.assert_array_equal(pictures("thread"), pictures("serial"))
+
+
+def draw(surface: Any, points: Any) -> None:
+    from pygame import gfxdraw
+
+    gfxdraw.filled_polygon(surface, points, (0, 0, 0))
+
+
+class PicturesInDict(gym.Env):
+    """Draws by a function next to it, which imports what it needs late."""
+
+    observation_space = gym.spaces.Dict({"camera": gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)})
+    action_space = gym.spaces.Discrete(2)
+
+
+def test_functions_next_to_an_environment_are_searched() -> None:
+    with pytest.raises(InvalidArgument, match=r"PicturesInDict .* draws with pygame\.gfxdraw"):
+        envfleet.make(lambda: gym.wrappers.FlattenObservation(PicturesInDict()), 2, backend="thread")
