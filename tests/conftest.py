@@ -7,8 +7,10 @@ import dataclasses
 import functools
 import gc
 import os
+import secrets
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -210,10 +212,19 @@ def _used_by_others() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _folders(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Replay files of failures provoked here, and logs of Stable-Baselines3, go where pytest cleans up."""
+def _folders(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> None:
+    """Replay files of failures provoked here, and logs of Stable-Baselines3, go where pytest cleans up.
+
+    Ray has a folder of its own, as paths of its sockets must be short. It holds addresses of clusters, which later
+    programs would try to reach, and the token that Ray would otherwise write to the home folder.
+    """
     os.environ["ENVFLEET_REPLAY_DIR"] = str(tmp_path_factory.mktemp("replay"))
     os.environ["SB3_LOGDIR"] = str(tmp_path_factory.mktemp("sb3"))
+    folder = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+    pytestconfig.add_cleanup(folder.cleanup)  # after all fixtures and hooks, one of which ends the cluster
+    token = Path(folder.name, "token")
+    token.write_text(secrets.token_hex(32), encoding="utf-8")
+    os.environ["RAY_TMPDIR"], os.environ["RAY_AUTH_TOKEN_PATH"] = folder.name, str(token)
 
 
 @pytest.fixture(scope="module", autouse=True)

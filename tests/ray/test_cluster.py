@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,69 @@ def test_local_cluster_lives_as_long_as_its_fleets(tmp_path: Path) -> None:
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+STALE = """
+import socket
+import sys
+import time
+import envfleet
+import pytest
+from envfleet.errors import EnvfleetError
+from envfleet.workers.transports.ray import cluster
+cluster.whole_cores = lambda: 1
+file, named = sys.argv[1:]
+start_s = time.monotonic()
+if named:
+    with pytest.raises(EnvfleetError, match=f"no Ray cluster answers at .*{named}.*to have a local cluster started"):
+        envfleet.make("CartPole-v1", 2, backend="ray", workers=1)
+    took_s = time.monotonic() - start_s
+    assert took_s < 8, f"the error took {took_s} s"
+else:
+    with pytest.warns(RuntimeWarning, match=f"{file}, so a local one is started"):
+        fleet = envfleet.make("CartPole-v1", 2, backend="ray", workers=1)
+    fleet.reset(seed=0)
+    fleet.close()
+"""
+
+
+@pytest.fixture
+def stale_folder() -> Iterator[Path]:
+    """A temporary folder for Ray, with a short path as Ray makes sockets in it."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder, "ray").mkdir()
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["in-file", "named"])
+@pytest.mark.parametrize("is_silent", [False, True], ids=["refused", "silent"])
+def test_stale_address(stale_folder: Path, is_named: bool, is_silent: bool) -> None:
+    """The address of a cluster that ended is not waited for, also if another program listens there by now.
+
+    If only Ray's file has it, a local cluster is started.
+    """
+    file = stale_folder / "ray" / "ray_current_cluster"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if not is_silent:
+            server.close()
+        file.write_text(address)
+        named = address if is_named else ""
+        ran = subprocess.run(
+            [sys.executable, "-c", STALE, file, named],
+            env={**os.environ, "RAY_TMPDIR": str(stale_folder), "RAY_ADDRESS": named},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+def test_nothing_stays_in_the_folder_of_other_programs(ray_cluster: Cluster) -> None:
+    """The cluster of these tests writes its address, which is stale later, to a folder that they remove."""
+    head: Any = ray_cluster.head_node
+    assert Path(head.get_session_dir_path()).parents[1] == Path(os.environ["RAY_TMPDIR"])
 
 
 WAYS = ((NEAR, "raise"), (FAR, "restart"))

@@ -7,10 +7,13 @@ import logging
 import os
 import socket
 import threading
+import time
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
+from ray import _private
 from ray.util import client
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -18,6 +21,7 @@ from envfleet.errors import EnvfleetError
 from envfleet.machine import whole_cores
 
 _CONNECT_S = 5.0
+_HTTP2_SETTINGS = b"\x04"  # the type of the first frame from an HTTP/2 server; follows three bytes of length
 
 
 class Cluster:
@@ -37,10 +41,12 @@ class Cluster:
         """Connect, if this process is not connected yet: to the running cluster, or to a new local one.
 
         The running one is that of the environment variable `RAY_ADDRESS` (`local` asks for a new one), or of
-        `ray start` on this machine. A local one ends when nobody holds it.
+        `ray start` on this machine; if the latter does not answer, a new one is started with a `RuntimeWarning`. A
+        local one ends when nobody holds it.
 
         Raises:
-            EnvfleetError: There is one and it cannot be reached or used, or none and none can be started.
+            EnvfleetError: The cluster of `RAY_ADDRESS` does not answer within 5 seconds, a cluster cannot be used, or
+                no local one can be started.
         """
         with self._lock:
             if not ray.is_initialized() or client.ray.is_connected():
@@ -72,8 +78,12 @@ class Cluster:
         level = logger.level
         logger.setLevel(logging.ERROR)
         try:
-            if address not in ("", "local") or not self._start_local():
+            if _finds_running_cluster():
                 ray.init(log_to_driver=False, logging_level=logging.ERROR)
+            else:
+                local: dict[str, Any] = {"num_cpus": whole_cores(), "include_dashboard": False}
+                ray.init("local", **local, log_to_driver=False, logging_level=logging.ERROR)
+                self._started = session()
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise EnvfleetError(
                 f"no Ray cluster could be reached or started: {error}. Call ray.init(...) before envfleet.make, with "
@@ -82,19 +92,52 @@ class Cluster:
         finally:
             logger.setLevel(level)
 
-    def _start_local(self) -> bool:
-        """Start a cluster of this machine alone; returns whether there was none."""
-        try:  # Ray takes the options of a new cluster only where there is none to connect to
-            ray.init(num_cpus=whole_cores(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except ValueError as error:
-            if "existing cluster" in str(error):
-                return False
-            raise
-        self._started = session()
-        return True
-
 
 cluster = Cluster()
+
+
+def _finds_running_cluster() -> bool:
+    """Return whether Ray would connect to a running cluster, and not start one.
+
+    Ray itself tries for minutes to reach an address at which no cluster answers.
+
+    Raises:
+        EnvfleetError: The cluster that the user asks for does not answer.
+    """
+    private: Any = _private  # half typed; Ray has no public function for this
+    private.services.find_gcs_addresses.cache_clear()
+    address = private.services.canonicalize_bootstrap_address(None)
+    if address is None or _answers(address):
+        return address is not None
+    asked = os.environ.get("RAY_ADDRESS")
+    file = private.utils.get_ray_address_file(None)
+    source = file if asked in (None, "", "auto") else f"RAY_ADDRESS={asked}"
+    failure = f"no Ray cluster answers at {address}, the address in {source}"
+    if asked:
+        raise EnvfleetError(
+            f"{failure}: check that its head runs and can be reached from here, or unset RAY_ADDRESS"
+            + (f" and delete {file}" if source == file else "")
+            + " to have a local cluster started"
+        )
+    warnings.warn(
+        f"{failure}, so a local one is started: start yours again with `ray start --head`, or delete the file, which "
+        "a cluster leaves behind if it ends without `ray stop`",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False
+
+
+def _answers(address: str) -> bool:
+    """Return whether the head of a cluster answers at `address`, and not another program, or a stopped one."""
+    host, _, port = address.rpartition(":")
+    deadline_s = time.monotonic() + _CONNECT_S
+    with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as peer:
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return True
+        peer.settimeout(max(0.1, deadline_s - time.monotonic()))
+        return peer.recv(9)[3:4] == _HTTP2_SETTINGS  # the head's server, gRPC, speaks first
+    return False
 
 
 def session() -> str | None:
