@@ -100,13 +100,28 @@ class AdoptedEngine(Engine):
         elif isinstance(request, Reset):
             self._result = self._reset(request)
         elif isinstance(request, SetAttr):
-            env.set_attr(request.name, request.values)
+            self._method("set_attr")(request.name, request.values)
             self._result = None
         elif isinstance(request, Call):
             if request.name == "render":
                 self._result = env.render() or ()
             else:
-                self._result = env.call(request.name, *request.args, **request.kwargs)
+                self._result = self._method("call")(request.name, *request.args, **request.kwargs)
+
+    def _method(self, name: str) -> Any:
+        """Return a method that reaches into sub-environments, which Gymnasium's vector wrappers do not pass on.
+
+        Raises:
+            AttributeError: The vector environment has none.
+        """
+        for env in (self._env, getattr(self._env, "unwrapped", None)):
+            if hasattr(env, name):
+                return getattr(env, name)
+        kind = self.traits.env_name
+        raise AttributeError(
+            f"the adopted {kind} has no method {name!r}, so attributes of its sub-environments can be neither read nor "
+            f"set: ask the {kind} itself for what it offers instead"
+        )
 
     def _reset(self, request: Reset) -> dict[str, Any]:
         seeds, rows = request.seeds, request.rows

@@ -9,7 +9,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import envfleet
 from envfleet.errors import InvalidArgument, ResetNeeded
@@ -109,6 +111,30 @@ def test_what_it_cannot_do_is_refused_in_words() -> None:
         rollout = fleet.rollout("random", 4, seed=0)
         assert rollout.rewards.shape == (4, NUM_ENVS)
         assert len(rollout.episodes) == 2 * NUM_ENVS
+
+
+def test_attributes_behind_a_vector_wrapper() -> None:
+    """Gymnasium's vector wrappers pass on neither `call` nor `set_attr`."""
+    env_fns = [functools.partial(CountingEnv, 2)] * NUM_ENVS
+    with envfleet.adopt(RecordEpisodeStatistics(SyncVectorEnv(env_fns))) as fleet:
+        assert fleet.get_attr("length") == (2,) * NUM_ENVS
+        fleet.set_attr("length", [3, 4, 5])
+        assert fleet.call("length") == (3, 4, 5)
+
+
+def test_attributes_of_a_vector_environment_without_access() -> None:
+    class Bare(VectorEnv[Any, Any, Any]):
+        num_envs = 2
+        single_observation_space = single_action_space = Discrete(2)
+
+        def reset(self, **kwargs: Any) -> Any:
+            return np.zeros(2, np.int64), {}
+
+    fleet = envfleet.adopt(Bare())
+    for call in (lambda: fleet.get_attr("length"), lambda: fleet.set_attr("length", 3)):
+        with pytest.raises(AttributeError, match=r"the adopted Bare has no method .* neither read nor set"):
+            call()
+    fleet.close()
 
 
 def test_what_is_returned_is_the_callers_own() -> None:

@@ -187,6 +187,16 @@ def test_what_is_applied_must_be_a_function(backend: Backend) -> None:
         assert len(fleet.apply(repr)) == 2
 
 
+def test_names_and_limits_of_a_wrong_type(backend: Backend) -> None:
+    with backend([CountingEnv] * 2) as fleet:
+        for call in (lambda: fleet.call(3), lambda: fleet.get_attr(3), lambda: fleet.set_attr(3, 1)):
+            with pytest.raises(InvalidArgument, match=r"\(\) got the name 3 \(type int\): pass a str"):
+                call()
+        with pytest.raises(InvalidArgument, match=r"^timeout='x': pass a number of seconds"):
+            fleet.close(timeout="x")
+        assert fleet.reset(seed=0)[0].shape[0] == 2
+
+
 def test_use_after_close(backend: Backend) -> None:
     fleet = backend([AttributeEnv] * 2)
     fleet.reset(seed=0)

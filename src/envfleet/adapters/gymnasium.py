@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.adapters.originals import raise_original, raising_originals
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending, SubEnvError
-from envfleet.fleet.checks import check_seconds
+from envfleet.fleet.checks import check_name, check_seconds
 from envfleet.fleet.engine import Call, Request, Reset, Step, StepResult
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.lifecycle import Lifecycle
@@ -240,6 +240,8 @@ class AsyncFleet(_DropInFleet):
         Raises:
             CallPending: Another call is pending; an `AlreadyPendingCallError`, too.
         """
+        if not callable(name):
+            check_name("call_async()", name)
         self._start("call", Call(name, args, kwargs), Lifecycle.NEW, Lifecycle.READY)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ from envfleet.adapters import in_workers
 from envfleet.adapters.originals import raising_originals
 from envfleet.adapters.sb3_infos import spread_infos, step_infos
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_options, check_whole
 from envfleet.fleet.fleet import Fleet
 from envfleet.make import make
 from envfleet.options import read_autoreset_mode
@@ -56,7 +57,8 @@ class FleetVecEnv(VecEnv):
 
     - Every episode that ends is in `info["episode"]`, as `Monitor` has it, so that `ep_rew_mean` and `evaluate_policy`
       need no `Monitor`: `env_is_wrapped(Monitor)` is true. A sub-environment's own entry is kept.
-    - Numbers in infos are Python's own bool, int and float where numpy's bool, int64 and float64 were given.
+    - Numbers in infos are Python's own bool, int and float where numpy's bool, int64 and float64 were given. An int
+      becomes a float if another sub-environment reports a float under the same key.
     - `set_attr` sets an attribute on the outermost wrapper that has it, not beside it on the outermost wrapper of all.
     - What a sub-environment raises arrives under its own type, also from other processes. Its `__cause__` names the
       sub-environment, the worker and the traceback there. A worker that died is `WorkerDied`, not `EOFError` or a hang.
@@ -91,6 +93,32 @@ class FleetVecEnv(VecEnv):
         self.metadata = {key: value for key, value in fleet.metadata.items() if key != "autoreset_mode"}
 
     # ------------------------------------------------------------------ reset and step
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Set the seeds of the next reset.
+
+        Args:
+            seed: Sub-environment `i` gets `seed + i`; `None` draws a number.
+
+        Returns:
+            The seed of each sub-environment.
+
+        Raises:
+            InvalidArgument: It is not an int of 0 or more.
+        """
+        return super().seed(None if seed is None else check_whole("seed", seed, 0))
+
+    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """Set the options of the next reset.
+
+        Args:
+            options: One dict for all sub-environments, or a list of one for each.
+
+        Raises:
+            InvalidArgument: They are neither, or the list has another length.
+        """
+        check_options(options, self.num_envs)
+        super().set_options(options)
 
     def reset(self) -> VecEnvObs:
         """Reset all sub-environments, with the seeds and options set since the last reset.
@@ -267,8 +295,17 @@ class FleetVecEnv(VecEnv):
             return self.fleet.apply(function, *args, indices=chosen) if chosen else []
 
     def _chosen(self, indices: VecEnvIndices) -> list[int]:
-        """Return indices as those of a list, which the sub-environments are in `DummyVecEnv`: -1 is the last."""
-        return [range(self.num_envs)[index] for index in self._get_indices(indices)]
+        """Return indices as those of a list, which the sub-environments are in `DummyVecEnv`: -1 is the last.
+
+        Raises:
+            InvalidArgument: They are not ints, or there are no such sub-environments.
+        """
+        count = self.num_envs
+        try:
+            listed = list(self._get_indices(indices))
+        except TypeError:
+            listed = [indices]  # type: ignore[list-item]  # a NumPy integer, or something wrong
+        return [check_whole("indices", index, -count, count - 1) % count for index in listed]
 
     # ------------------------------------------------------------------ frames, the end
 

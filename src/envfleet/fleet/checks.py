@@ -53,6 +53,12 @@ def check_seconds(name: str, value: Any, *, is_positive: bool = True) -> None:
         raise InvalidArgument(f"{name}={value!r}: pass a number of seconds{' above 0' * is_positive}")
 
 
+def check_name(call: str, name: Any) -> None:
+    """Check the name of an attribute of sub-environments that was passed to `call`."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{call} got the name {name!r} (type {type(name).__name__}): pass a str")
+
+
 def check_seeds(seed: Any, count: int, *, one_for_all: bool = True, per: str = "num_envs") -> Seeds:
     """Check seeds for `count` sub-environments.
 

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, FleetBroken, InvalidArgument, SubEnvError
-from envfleet.fleet.checks import check_mask, check_options, check_rows, check_seconds, check_seeds
+from envfleet.fleet.checks import check_mask, check_name, check_options, check_rows, check_seconds, check_seeds
 from envfleet.fleet.engine import Batch, Call, Engine, GetState, Request, Reset, SetAttr, SetState, Step, StepResult
 from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
@@ -294,11 +294,14 @@ class Fleet(VectorEnv[Any, Any, Any]):
         Raises:
             SubEnvError: A sub-environment raised.
         """
+        if not callable(name):
+            check_name("call()", name)
         with self._hold("call()", Lifecycle.NEW, _READY):
             return tuple(self._run(Call(name, args, kwargs)))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Get an attribute of every sub-environment."""
+        check_name("get_attr()", name)
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -308,6 +311,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             name: Of the attribute.
             values: A list or tuple of one value each, or one value for all.
         """
+        check_name("set_attr()", name)
         if isinstance(values, (list, tuple)) and len(values) != self.num_envs:
             raise InvalidArgument(
                 f"Values must be a list or tuple with length equal to the number of environments. Got `{len(values)}` "
@@ -524,6 +528,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         Raises:
             SubEnvError: A sub-environment raised while closing; everything is released nevertheless.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout, is_positive=False)
         if self._state is Lifecycle.CLOSED:
             return
         if terminate:

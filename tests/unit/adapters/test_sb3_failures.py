@@ -158,6 +158,41 @@ def test_refuses_what_it_cannot_use() -> None:
         FleetVecEnv(fleet, 2)
 
 
+@pytest.mark.parametrize("seed", ["a", 1.5, -1, [1, 2, 3]])
+def test_seeds_that_are_none(seed: Any, close_later: Make) -> None:
+    env = close_later(SERIAL, [CountingEnv] * 3)
+    with pytest.raises(InvalidArgument, match=r"^seed=.*: pass a whole number of at least 0"):
+        env.seed(seed)
+    assert env.seed(np.int64(4)) == [4, 5, 6]
+    env.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [([{}, {}], "options has 2 entries, expected one for each of 3"), (5, "options=5"), ([{}, 1, {}], "an entry of")],
+)
+def test_options_that_do_not_fit(options: Any, words: str, close_later: Make) -> None:
+    env = close_later(SERIAL, [CountingEnv] * 3)
+    with pytest.raises(InvalidArgument, match=words):
+        env.set_options(options)
+    env.reset()
+
+
+@pytest.mark.parametrize("indices", [5, -4, [0, 5], "a", 1.5, [0.5], [True, False, True]])
+def test_indices_of_no_sub_environment(indices: Any, close_later: Make) -> None:
+    env = close_later(SERIAL, [CountingEnv] * 3)
+    calls = {
+        "get": lambda: env.get_attr("length", indices),
+        "set": lambda: env.set_attr("length", 2, indices),
+        "call": lambda: env.env_method("reset", indices=indices),
+        "wrapper": lambda: env.env_is_wrapped(Monitor, indices),
+    }
+    for call in calls.values():
+        with pytest.raises(InvalidArgument, match=r"^indices=.*: pass a whole number from -3 to 2"):
+            call()
+    assert env.get_attr("length", np.int64(-1)) == env.get_attr("length", [2])
+
+
 def test_options_of_make(close_later: Make) -> None:
     env = close_later(FleetVecEnv, "CartPole-v1", num_envs=3, backend="thread", workers=2, copy=False)
     assert env.fleet.plan.num_workers == 2
