@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +42,33 @@ def find_agent(kind: str, place: str) -> type[Agent[Any]]:
 
 
 def load_agent(
-    path: str | Path, *, num_envs: int | None = None, seed: int | None = None, device: torch.device | str = "cpu"
+    path: str | Path,
+    *,
+    num_envs: int | None = None,
+    seed: int | None = None,
+    device: torch.device | str = "cpu",
+    trust: bool = False,
 ) -> Agent[Any]:
     """Make the agent that was saved to a file, with its spaces and hyperparameters.
 
     Args:
         path: A file written by `Agent.save`, or the folder of a run: then its best checkpoint, or the latest if none
-            was evaluated. Nothing in it is executed; the class of an agent of your own is imported by its name.
+            was evaluated. Nothing in it is executed.
         num_envs: Sub-environments it will act for; `None` for as many as the saved one. If that differs, only its
             weights and counters are taken over, for what else it knew belongs to each of its sub-environments.
         seed: Of its draws, where the file does not hold its generators.
         device: Where its networks live.
+        trust: Whether code that the file names may be imported and called: the class of an agent of your own, or its
+            `network`. Pass True for files that you wrote yourself.
 
     Raises:
-        InvalidArgument: There is no such file or folder, it holds something else, or the class of the agent cannot be
-            imported.
+        InvalidArgument: There is no such file or folder, it holds something else, it names code and is not trusted, or
+            the class of the agent cannot be imported.
     """
     path = _find_checkpoint(Path(path))
     payload = saving.read(path)
+    if not trust:
+        _refuse_code(path, payload)
     kind = find_agent(payload.get("agent", ""), f"the agent in {path}")
     config = {key: tuple(value) if isinstance(value, list) else value for key, value in payload["config"].items()}
     agent = kind(
@@ -71,6 +81,27 @@ def load_agent(
     )
     agent.restore(payload)
     return agent
+
+
+def saved_spaces(path: str | Path) -> tuple[Any, Any]:
+    """Return the observation and action space of the agent in a file, without making the agent.
+
+    Raises:
+        InvalidArgument: There is no such file, or it holds something else.
+    """
+    payload = saving.read(path)
+    return saving.decode_space(payload["observation_space"]), saving.decode_space(payload["action_space"])
+
+
+def _refuse_code(path: Path, payload: Mapping[str, Any]) -> None:
+    """Raise an error if making the agent would import or call code that the file names."""
+    names = {"agent": payload.get("agent"), "network": payload.get("config", {}).get("network")}
+    for what, name in names.items():
+        if name is not None and not (what == "agent" and name in AGENTS):
+            raise InvalidArgument(
+                f"the {what} of {path} is {name!r}, code that loading the file would execute: pass trust=True (--trust "
+                "on the command line) if you know who wrote the file"
+            )
 
 
 def _find_checkpoint(path: Path) -> Path:

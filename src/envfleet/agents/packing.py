@@ -24,6 +24,12 @@ def encode(observations: Tensor) -> Tensor:
     return rows.float() / 255.0 if rows.dtype == torch.uint8 else rows.float()
 
 
+def fits_float32(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which values are finite in float32, which is what networks see and replay buffers hold."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.isfinite(values.astype(np.float32, copy=False)))
+
+
 class PackedArray:
     """One array of an observation.
 
@@ -59,9 +65,9 @@ class PackedArray:
         return encode(values)
 
     def fits(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which values, `(N, …)`, are finite or, of choices, within the space: bool, of the same shape."""
+        """Return which values, `(N, …)`, are finite in float32 or valid choices, as bools of the same shape."""
         if not self.counts:
-            return np.asarray(np.isfinite(values))
+            return fits_float32(values)
         numbers = values.reshape(-1, self.size) - np.ravel(self.space.start)
         return ((numbers >= 0) & (numbers < self.counts)).reshape(values.shape)
 

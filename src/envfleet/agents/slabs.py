@@ -105,11 +105,11 @@ class SlabWriter:
         self._step += 1
         self._end(rows[transitions.ended])
 
-    def cut(self) -> None:
-        """End running episodes that nobody will finish, as truncated after their last step."""
+    def cut(self, env_indices: NDArray[np.int64]) -> None:
+        """End the running episodes of some sub-environments, as truncated after their last step."""
         if self._step:  # else their last step lies in a slab that was taken
             flags = [self._columns[name][self._step - 1] for name in ("terminated", "is_reset", "truncated")]
-            rows = np.flatnonzero(~np.any(flags, axis=0))
+            rows = env_indices[~np.any(flags, axis=0)[env_indices]]
             flags[2][rows] = True
             self._end(rows)
 

@@ -52,7 +52,7 @@ def readable_errors() -> Iterator[None]:
             raise
         what = f"{error.filename} cannot be written" if error.filename else "a file cannot be written"
         advice = "; ".join(getattr(error, "__notes__", ())) or "free some space, or pass another place"
-        _show_error("no file", f"{what} ({error.strerror}): {advice}")
+        _show_error("disk full" if error.errno in NO_ROOM else "no file", f"{what} ({error.strerror}): {advice}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         typer.echo("\rInterrupted.", err=True)  # over the ^C that a terminal shows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from envfleet.cli.console import JsonFile, check_output, make_console, progress_bar, show_file, write_figures
-from envfleet.cli.options import EnvArgs
+from envfleet.cli.options import EnvArgs, Trust
 from envfleet.cli.parsing import parse_env_kwargs, refuse_given
 from envfleet.cli.training import set_threads
 from envfleet.errors import InvalidArgument
@@ -69,33 +69,38 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     side: SideOption = None,
     mode: Mode = None,
     seed: Seed = 0,
+    trust: Trust = False,
     json_file: JsonFile = None,
 ) -> None:
     """Play games with CHECKPOINT and report how many it wins; of environments for one, the mean return."""
     from envfleet.agents import load_agent
     from envfleet.cli.reports import show_evaluation, show_returns
     from envfleet.training.evaluation import evaluate as run_evaluation
-    from envfleet.training.games.players import name_of
+    from envfleet.training.games.players import name_of, seat_player
     from envfleet.training.loop.examining import evaluate_alone
 
     set_threads(1)
     place, game = _find_place(checkpoint, env, env_args)
     if game is None:
         _refuse_for_one(place, {"--opponent": opponent, "--side": side, "--mode": mode})
-        found = evaluate_alone(load_agent(checkpoint, num_envs=1), place, episodes=games, seed=seed)
+        found = evaluate_alone(load_agent(checkpoint, num_envs=1, trust=trust), place, episodes=games, seed=seed)
         show_returns({name_of(checkpoint): found}, make_console())
         figures = dataclasses.asdict(found)
     else:
         with progress_bar() as tell:
             tell(f"{games} games against {opponent or game.strongest}", 0.0)
             rink = _rink(place, game, mode)
-            played = run_evaluation(checkpoint, opponent, games=games, seed=seed, side=side, rink=rink)
+            player, other = (
+                seat_player(who, game=game, seed=2 * seed + k, trust=trust)
+                for k, who in enumerate((checkpoint, opponent or game.strongest))
+            )
+            played = run_evaluation(player, other, games=games, seed=seed, side=side, rink=rink)
         show_evaluation(played, make_console())
         figures = dataclasses.asdict(played) | played.figures()
     write_figures(json_file, json.dumps(figures, indent=2))
 
 
-def tournament(
+def tournament(  # noqa: PLR0913 (one parameter per option)
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder of checkpoints: of one run, of several, or your own.")
     ],
@@ -105,6 +110,7 @@ def tournament(
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     mode: Mode = None,
     seed: Seed = 0,
+    trust: Trust = False,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", callback=check_output, help="The picture; tournament.png in DIR by default."),
@@ -115,6 +121,7 @@ def tournament(
     from envfleet.agents import load_agent
     from envfleet.cli.reports import show_returns, show_tournament
     from envfleet.training.evaluation import find_checkpoints, run_tournament
+    from envfleet.training.games.players import seat_player
     from envfleet.training.loop.examining import evaluate_alone
     from envfleet.training.records.figures import plot_tournament
 
@@ -129,11 +136,16 @@ def tournament(
         with progress_bar() as tell:
             for number, (name, file) in enumerate(players.items()):
                 tell(name, number / len(players))
-                returns[name] = evaluate_alone(load_agent(file, num_envs=1), place, episodes=games, seed=seed)
+                agent = load_agent(file, num_envs=1, trust=trust)
+                returns[name] = evaluate_alone(agent, place, episodes=games, seed=seed)
         show_returns(returns, make_console())
         figures = {name: dataclasses.asdict(found) for name, found in returns.items()}
     else:
-        everyone: dict[str, Any] = {**find_checkpoints(folder, game.observation_space)}
+        files = find_checkpoints(folder, game.observation_space)
+        everyone: dict[str, Any] = {
+            name: seat_player(file, name, game=game, seed=k, trust=trust)
+            for k, (name, file) in enumerate(files.items())
+        }
         everyone |= {name: name for name in game.scripts or [game.strongest]}
         with progress_bar() as tell:
             rink = _rink(place, game, mode)
@@ -160,6 +172,7 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     side: SideOption = None,
     mode: Mode = None,
     seed: Seed = 0,
+    trust: Trust = False,
 ) -> None:
     """Show games of CHECKPOINT in a window or as a film: the first ones that evaluate counts."""
     from envfleet.agents import load_agent
@@ -174,11 +187,11 @@ def watch(  # noqa: PLR0913 (one parameter per option)
         if game is None:
             _refuse_for_one(place, {"--against": against, "--side": side, "--mode": mode})
             names: tuple[str, ...] = (name_of(checkpoint),)
-            alone = Seated(names[0], policy=load_agent(checkpoint, num_envs=1))
+            alone = Seated(names[0], policy=load_agent(checkpoint, num_envs=1, trust=trust))
             moments = show_games(shown, [alone], games, seed=seed)
         else:
             player, opponent = (
-                seat_player(who, game=game, seed=2 * seed + k)
+                seat_player(who, game=game, seed=2 * seed + k, trust=trust)
                 for k, who in enumerate((checkpoint, against or game.strongest))
             )
             names = player.name, opponent.name
@@ -201,6 +214,7 @@ def play(
     side: Annotated[str | None, typer.Option(help="Where you sit.", show_default="the first seat")] = None,
     mode: Mode = None,
     seed: Seed = 0,
+    trust: Trust = False,
 ) -> None:
     """Play at the keyboard: in hockey arrows move, W and S turn, space shoots; Escape ends it."""
     from envfleet.envs.keyboard import Keyboard
@@ -219,7 +233,7 @@ def play(
     check_choice("side", side, game.seats)
     with _opened(place, game, mode, "human") as shown:
         you = Seated("you", policy=Person(game.person(shown, game.seats.index(side))))
-        opponent = seat_player(against or game.strongest, game=game)
+        opponent = seat_player(against or game.strongest, game=game, trust=trust)
         moments = show_games(shown, [you, opponent], games, seed=seed, side=side, game=game)
         _follow(_tell(moments, (you.name, opponent.name), game))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from envfleet.cli.console import check_output, make_console, show_file
-from envfleet.cli.options import Backend, Device, EnvArgs, MaxMinutes, NumEnvs, Quiet, Threads, Workers
+from envfleet.cli.options import Backend, Device, EnvArgs, MaxMinutes, NumEnvs, Quiet, Threads, Trust, Workers
 from envfleet.cli.parsing import parse_env_kwargs, refuse_given
 from envfleet.errors import InvalidArgument
 
@@ -58,6 +58,10 @@ def train(  # noqa: PLR0913 (one parameter per option)
         str | None,
         typer.Option(help="What to do when a sub-environment fails: raise or restart.", show_default="raise"),
     ] = None,
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(min=0, help="Failures allowed within an hour with --on-failure restart.", show_default="10"),
+    ] = None,
     weights: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Begin with the weights of this run, or of a checkpoint's file.")
     ] = None,
@@ -83,7 +87,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
         }  # fmt: skip
         refuse_given(given, "--resume goes on with what the run began with")
         set_threads(threads)
-        result = training.resume(resume, device=device, **limits)
+        result = training.resume(resume, device=device, max_restarts=max_restarts, **limits)
     else:
         read = _configuration(config, env, env_args, agent, max_transitions)
         if weights is not None:
@@ -94,7 +98,8 @@ def train(  # noqa: PLR0913 (one parameter per option)
         set_threads(threads)
         options: dict[str, Any] = {
             "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers, "device": device,
-            "seed": seed, "on_failure": on_failure, "base_output_dir": out, "run_name": name,
+            "seed": seed, "on_failure": on_failure, "max_restarts": max_restarts,
+            "base_output_dir": out, "run_name": name,
         }  # fmt: skip
         result = training.train(read, **limits, **{key: value for key, value in options.items() if value is not None})
     from envfleet.cli.reports import show_result
@@ -127,11 +132,12 @@ def export(
     to: Annotated[
         Path, typer.Option(metavar="FILE", help="policy.onnx, or policy.pt for TorchScript.", callback=check_output)
     ],
+    trust: Trust = False,
 ) -> None:
     """Write the policy of a trained agent to a file that runs without envfleet."""
     from envfleet.agents import export_policy, load_agent
 
-    export_policy(load_agent(agent), to)
+    export_policy(load_agent(agent, trust=trust), to)
     show_file("Policy", to)
 
 

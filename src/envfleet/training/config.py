@@ -81,6 +81,8 @@ class Training(Section):
     """Transitions between checkpoints; null for the end only."""
     max_checkpoints: Length = 5
     """Latest checkpoints that are kept, beside the best."""
+    max_restarts: Annotated[int, Field(ge=0)] = 10
+    """Failures of sub-environments allowed within any hour, in runs that rebuild those that fail."""
     pool: Pool = Pool()
 
     @model_validator(mode="after")
@@ -156,6 +158,8 @@ class RunOptions:
         device: Where networks live and the replay buffer with them: `"cpu"`, `"cuda"`, `"cuda:1"`, …
         on_failure: `"raise"`, or `"restart"`: a sub-environment that fails ends its episode as truncated and is
             rebuilt.
+        max_restarts: Failures allowed within any hour with `on_failure="restart"`; `None` for what the configuration
+            says.
         max_minutes: The run stops after so many, evaluations included; `None` for never.
         max_transitions: The run stops after so many; `None` for never.
 
@@ -169,12 +173,15 @@ class RunOptions:
     workers: int | None = None
     device: str = "cpu"
     on_failure: Literal["raise", "restart"] = "raise"
+    max_restarts: int | None = None
     max_minutes: float | None = None
     max_transitions: int | None = None
 
     def __post_init__(self) -> None:
         check_whole("num_envs", self.num_envs, 1)
         check_choice("on_failure", self.on_failure, ("raise", "restart"))
+        if self.max_restarts is not None:
+            check_whole("max_restarts", self.max_restarts, 0)
         for name in ("max_minutes", "max_transitions"):
             if (value := vars(self)[name]) is not None and (isinstance(value, str) or not 0 < value < math.inf):
                 raise InvalidArgument(f"{name}={value!r}: pass a number above 0, or leave it out")
@@ -318,6 +325,22 @@ def change_config(base: RunConfig, values: Mapping[str, Any], source: str) -> Ru
                 f"{source}: there is no key {path!r}: `envfleet train CONFIG --print-config` prints all keys"
             ) from None
     return parse_config(data, source)
+
+
+def find_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """Return the path of the first key in which two contents of a file differ, and both values; `None` if none does.
+
+    Examples:
+        >>> find_difference({"seed": 1, "phases": [{"episodes": 5}]}, {"seed": 1, "phases": [{"episodes": 6}]})
+        ('phases[0].episodes', 5, 6)
+    """
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(f"{path}.{key}".lstrip("."), one.get(key), other.get(key)) for key in {**one, **other}]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = [(f"{path}[{place}]", *pair) for place, pair in enumerate(zip(one, other, strict=True))]
+    else:
+        return None if one == other else (path, one, other)
+    return next(filter(None, (find_difference(first, second, place) for place, first, second in pairs)), None)
 
 
 def json_schema() -> dict[str, Any]:

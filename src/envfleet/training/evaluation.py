@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from openskill.models import BradleyTerryFull
 
 import envfleet
-from envfleet.agents import load_agent
+from envfleet.agents.loading import saved_spaces
 from envfleet.envs.games import Game, known_games
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
@@ -390,7 +390,7 @@ def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -
     """
     shape = observation_space.shape
     files = sorted(agents_in(Path(folder)).items())
-    players = {name: path for name, path in files if load_agent(path, num_envs=1).observation_space.shape == shape}
+    players = {name: path for name, path in files if saved_spaces(path)[0].shape == shape}
     if not players:
         raise InvalidArgument(
             f"no checkpoint in {folder} is of an agent that sees observations of shape {shape}: pass "
@@ -400,7 +400,7 @@ def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -
 
 
 def run_tournament(
-    players: Mapping[str, Player],
+    players: Mapping[str, Player | Seated],
     *,
     games: int = 100,
     seed: int = 0,

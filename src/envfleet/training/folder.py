@@ -168,12 +168,17 @@ class RunFolder:
         return path
 
     def load(self) -> dict[str, Any]:
-        """Return what `save` was given last.
+        """Return what `save` was given last, and remove unfinished files of a process that was killed in `save`.
+
+        Call it while the run is reserved.
 
         Raises:
             InvalidArgument: There is none, or it cannot be read.
         """
         path = self.path / RESUME_FILE
+        for folder in (self.path, self.checkpoints):
+            for unfinished in folder.glob(".*.pt"):
+                unfinished.unlink()
         if not path.is_file():
             raise InvalidArgument(
                 f"{self.path} has no {RESUME_FILE}: the run ended before its first checkpoint; begin a new one, "

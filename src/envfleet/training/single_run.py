@@ -78,6 +78,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
     max_minutes: float | None = None,
     max_transitions: int | None = None,
     on_failure: Literal["raise", "restart"] = "raise",
+    max_restarts: int | None = None,
     base_output_dir: str | Path = RUNS,
     run_name: str | None = None,
     verbose: bool = True,
@@ -98,7 +99,10 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         seed: Instead of the configuration's.
         max_minutes: Stop after so many.
         max_transitions: Stop after so many.
-        on_failure: What happens if a sub-environment fails: `"raise"` or `"restart"`.
+        on_failure: What happens if a sub-environment fails: `"raise"`, or `"restart"`, which rebuilds it; the failed
+            step is not learned from.
+        max_restarts: Failures allowed within any hour with `on_failure="restart"`; `None` for what the configuration
+            says.
         base_output_dir: Folder of runs.
         run_name: `None` for agent, time, a hash of the configuration, and `vec` with the number of sub-environments.
         verbose: Whether a progress bar is shown.
@@ -123,6 +127,7 @@ def resume(
     max_minutes: float | None = None,
     max_transitions: int | None = None,
     device: str | None = None,
+    max_restarts: int | None = None,
     verbose: bool = True,
     observers: Sequence[Observer] = (),
 ) -> RunResult:
@@ -136,6 +141,7 @@ def resume(
         max_minutes: Stop after so many more.
         max_transitions: Stop after so many of the whole run.
         device: Where networks live; `None` for where they did.
+        max_restarts: Failures allowed within any hour; `None` for as many as before.
         verbose: Whether a progress bar is shown.
         observers: More who are told what happens.
 
@@ -144,8 +150,7 @@ def resume(
     """
     folder = RunFolder.open(run)
     saved = folder.read_options() | {"max_minutes": max_minutes, "max_transitions": max_transitions}
-    if device is not None:
-        saved["device"] = device
+    saved |= {name: value for name, value in (("device", device), ("max_restarts", max_restarts)) if value is not None}
     return _run(folder.read_config(), RunOptions(**saved), folder, _told(verbose, observers), is_resumed=True)
 
 

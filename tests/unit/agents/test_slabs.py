@@ -21,8 +21,28 @@ def test_episodes_that_nobody_finishes_leave_nothing_to_the_next() -> None:
     add(ends=False)
     add(ends=False)
     writer.take()
-    writer.cut()
+    writer.cut(np.array([0]))
     add(ends=False)
     add(ends=True)
     slab = writer.take()
     assert (slab.ended_steps.tolist(), slab.truncated.tolist()) == ([1], [[False], [False]])
+
+
+def test_a_step_that_failed_is_missing_and_ends_the_episode_one_step_before() -> None:
+    writer = SlabWriter(3, 2, spaces.Box(0, 9, (1,)), spaces.Discrete(2))
+
+    def add(*rows: int) -> None:
+        flags, index = np.zeros((2, len(rows)), np.bool_), np.array(rows)
+        value = np.full((len(rows), 1), float(len(writer)))
+        actions, rewards = np.zeros(len(rows), np.int64), np.ones(len(rows))
+        writer.add(Transitions(value, actions, rewards, flags[0], flags[1], value + 1, index))
+
+    add(0, 1)
+    writer.cut(np.array([1]))
+    add(0)
+    add(0, 1)
+    slab = writer.take()
+    assert slab.is_reset.tolist() == [[False, False], [False, True], [False, False]]
+    assert slab.truncated.tolist() == [[False, True], [False, False], [False, False]]
+    assert (slab.ended_steps.tolist(), slab.ended_rows.tolist()) == ([0], [1])
+    assert slab.final_observations.tolist() == [[1.0]]

@@ -61,7 +61,7 @@ def test_a_run_in_any_space_is_resumed_and_loaded(kind: str, env: str, tmp_path:
     half = run(config, tmp_path, max_transitions=128)
     rest = resume(half.run_dir, verbose=False)
     assert rest.reason == whole.reason == "completed"
-    expected, resumed = (load_agent(str(result.checkpoint)) for result in (whole, rest))
+    expected, resumed = (load_agent(str(result.checkpoint), trust=True) for result in (whole, rest))
     assert expected.num_transitions == 256
     for name, weights in expected.weights().items():
         for key, value in weights.items():

@@ -30,12 +30,15 @@ class ArenaStep:
     Attributes:
         observations: Of the seats that the learner has from now on, `(len(seats), …)`; where an episode ended, the
             first one of the next.
-        transitions: To learn from: one for each seat that the learner had in this step, whose number is `env_indices`.
+        transitions: To learn from: one for each seat that the learner had in this step, whose number is `env_indices`;
+            none for sub-environments that failed.
+        failed: Seats whose sub-environment failed and was rebuilt, so that their episode ended one step before, int64.
         results: Of the episodes that ended, as player one saw them; `None` if none did.
     """
 
     observations: NDArray[Any]
     transitions: Transitions
+    failed: NDArray[np.int64]
     results: Results | None
 
 
@@ -223,14 +226,19 @@ class Arena:
             after[rows] = self._packing.pack(self.fleet.final_observations)[rows]
         shaped = self._shape(rewards, winners, infos, rows, after)
         seats = self.seats[: self._num_learned]
-        before, envs, seen = slice(len(seats)), seats % self.num_envs, self._by_seat(after)[seats]
+        before: Any = slice(len(seats))
+        failed = seats[:0]
+        if "_env_error" in infos:
+            has_failed = np.asarray(infos["_env_error"])[seats % self.num_envs]
+            before, failed, seats = np.flatnonzero(~has_failed), seats[has_failed], seats[~has_failed]
+        envs, seen = seats % self.num_envs, self._by_seat(after)[seats]
         ends = terminated[envs], truncated[envs]
         transitions = Transitions(self._seen[before], self._given[before], shaped[seats], *ends, seen, seats)
         self._observations = observations
         self._sums[:2] += rewards, shaped[: self.num_envs]
         self._sums[2] += 1
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
-        return ArenaStep(self._look(), transitions, results)
+        return ArenaStep(self._look(), transitions, failed, results)
 
     def _shape(
         self,

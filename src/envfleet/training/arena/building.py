@@ -16,6 +16,7 @@ from envfleet.envs.games import Game, Spaces, check_spaces, spaces_of
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
+from envfleet.options import Options
 from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.shaping import find_shaping
@@ -130,6 +131,7 @@ def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fl
         workers=options.workers,
         autoreset_mode="SAME_STEP",
         on_failure=options.on_failure,
+        max_restarts=Options.max_restarts if options.max_restarts is None else options.max_restarts,
         **kwargs,
     )
 
@@ -170,7 +172,7 @@ def make_agent(
         device=_device("device", options.device),
     )
     if path is not None and takes_weights:
-        old = load_agent(path, num_envs=1)
+        old = load_agent(path, num_envs=1, trust=True)
         try:
             check_spaces(spaces_of(old), "it", spaces_of(agent), "the run", "pass one that was trained there")
             if (theirs := getattr(old.config, "activation", None)) != getattr(agent.config, "activation", None):

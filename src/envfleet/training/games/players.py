@@ -125,7 +125,9 @@ def check_actions(actions: Any, rows: int, game: Game, name: str) -> NDArray[Any
     return found
 
 
-def seat_player(player: Player | Seated, name: str | None = None, *, game: Game | None = None, seed: int = 0) -> Seated:
+def seat_player(
+    player: Player | Seated, name: str | None = None, *, game: Game | None = None, seed: int = 0, trust: bool = False
+) -> Seated:
     """Make a player ready to play.
 
     Args:
@@ -134,6 +136,7 @@ def seat_player(player: Player | Seated, name: str | None = None, *, game: Game 
         name: To show; by default the known name, `name_of` a file or folder, or the kind of the agent.
         game: That it is to play; by default the first of `registry.GAMES`.
         seed: Of its draws, if it is random or of a class of the user's own.
+        trust: As in `load_agent`, for a file.
 
     Raises:
         InvalidArgument: There is no such player, or it plays something else.
@@ -154,7 +157,7 @@ def seat_player(player: Player | Seated, name: str | None = None, *, game: Game 
                 f"there is no player {str(path)!r}, expected {known}, the file of a checkpoint or the folder of a run: "
                 "check the path"
             )
-        agent: Any = load_agent(path, num_envs=1)
+        agent: Any = load_agent(path, num_envs=1, trust=trust)
         shown = name or name_of(player)
     else:
         agent, shown = player, name or str(getattr(player, "name", type(player).__name__))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envfleet.agents import Agent, OffPolicyAgent, SlabAgent, SlabWriter, Transitions
 from envfleet.agents.off_policy import Learnt
@@ -124,9 +125,9 @@ class ReplayLearner:
         self._agent.remember(transitions)
         return {}
 
-    def cut(self) -> None:
-        """Close running episodes as if time had ended them."""
-        self._agent.start_episodes(np.arange(self._agent.num_envs))
+    def cut(self, env_indices: NDArray[np.int64] | None = None) -> None:
+        """End running episodes, of all sub-environments by default, as truncated after their last step."""
+        self._agent.start_episodes(np.arange(self._agent.num_envs) if env_indices is None else env_indices)
 
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, as all sub-environments are about to be reset, and make the updates that are due."""
@@ -197,9 +198,9 @@ class SlabLearner:
         """Nothing is under way."""
         return {}
 
-    def cut(self) -> None:
-        """Close running episodes as if time had ended them."""
-        self._slabs.cut()
+    def cut(self, env_indices: NDArray[np.int64] | None = None) -> None:
+        """End running episodes, of all sub-environments by default, as truncated after their last step."""
+        self._slabs.cut(np.arange(self._agent.num_envs) if env_indices is None else env_indices)
 
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, and learn from the part of a slab that there is."""

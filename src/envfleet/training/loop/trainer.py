@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
+import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,12 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 from envfleet.agents.means import Means
+from envfleet.agents.packing import fits_float32
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training import events
 from envfleet.training.arena.arena import ArenaStep
 from envfleet.training.arena.building import check_phases, make_agent, make_arena
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig, RunOptions
+from envfleet.training.config import RunConfig, RunOptions, find_difference
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import Tally
 from envfleet.training.loop.examining import Examiner, Stopped
@@ -66,6 +70,8 @@ class Trainer:
         is_resumed: bool = False,
     ) -> None:
         self.config, self.options = config, options or RunOptions()
+        if self.options.max_restarts is None:
+            self.options = dataclasses.replace(self.options, max_restarts=config.training.max_restarts)
         self._folder = folder
         for_envs, for_agent, self._opponents_seed, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._env_seed, self._games_seed = _int_of(for_envs), _int_of(for_examiner)
@@ -147,6 +153,8 @@ class Trainer:
         step = arena.recv()
         watch.lap("env")
         self._check(step)
+        if len(step.failed):
+            self._learner.cut(step.failed)
         self._add(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
@@ -159,7 +167,9 @@ class Trainer:
     def _check(self, step: ArenaStep) -> None:
         """Check that rewards and observations are finite and in their space, before anything is learned from them."""
         made, num_envs = step.transitions, self._arena.num_envs
-        _check_all(made.rewards, np.isfinite(made.rewards), "the reward", made.env_indices % num_envs, TrainingDiverged)
+        _check_all(
+            made.rewards, fits_float32(made.rewards), "the reward", made.env_indices % num_envs, TrainingDiverged
+        )
         self._check_observations(made.next_observations, made.env_indices)
         if step.results is not None:  # else those are the same
             self._check_observations(step.observations, self._arena.seats)
@@ -276,7 +286,8 @@ class Trainer:
 
     def _make_examiner(self) -> Examiner:
         plan, asked = self._arena.fleet.plan, self.options
-        options = {"num_envs": asked.num_envs, "workers": plan.num_workers, "on_failure": asked.on_failure}
+        names = ("num_envs", "on_failure", "max_restarts")
+        options = {name: getattr(asked, name) for name in names} | {"workers": plan.num_workers}
         return Examiner(self.config, self._arena.game, self._games_seed, {"backend": plan.backend, **options})
 
     def save(self, learner: Mapping[str, Any] | None = None) -> None:
@@ -363,10 +374,15 @@ class Trainer:
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.
         """
-        if (state["config"], state["num_envs"]) != (self.config.model_dump_json(), self._arena.num_envs):
+        if changed := find_difference(json.loads(state["config"]), self.config.model_dump(mode="json")):
+            path, before, now = changed
             raise InvalidArgument(
-                f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
-                f"{self._arena.num_envs}: go on with what it began with"
+                f"{path} is {now!r} in the configuration, but was {before!r} when the run was saved: change it back, "
+                "or begin a new run"
+            )
+        if state["num_envs"] != self._arena.num_envs:
+            raise InvalidArgument(
+                f"num_envs={self._arena.num_envs}, but the run was saved with num_envs={state['num_envs']}: pass that"
             )
         self.tally = state["tally"]
         self._pool.load_state_dict(state["pool"])
@@ -376,8 +392,14 @@ class Trainer:
         if not self.tally.is_finished:
             self._begin_phase(state["arena"])
         self._learner.load_state_dict(state["learner"])
-        if not self.tally.is_finished and state["arena"]["fleet"] is None:  # new episodes have begun
+        if not self.tally.is_finished and state["arena"]["fleet"] is None:
             self._learner.cut()
+            warnings.warn(
+                f"environments of {self._place.id!r} cannot be saved in the middle of an episode, so new episodes "
+                "begin here; give them get_state() and set_state() to continue exactly",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Close the sub-environments and the observers, and end the thread that learns."""
@@ -405,6 +427,7 @@ def _check_all(given: NDArray[Any], fits: NDArray[Any], name: str, rows: NDArray
     if not fits.all():
         row, *place = np.argwhere(~fits)[0].tolist()
         raise error(
-            f"sub-environment {rows[row]} returned {given[(row, *place)]} in {name}{place or ''}, expected finite "
-            "numbers, or choices within the space: mend the environment, the shaping, or clip what they divide by"
+            f"sub-environment {rows[row]} returned {given[(row, *place)]} in {name}{place or ''}, expected numbers "
+            "that are finite in float32, or choices within the space: fix the environment or the shaping function, "
+            "e.g. guard a division by zero"
         )

@@ -114,6 +114,8 @@ class Shelf(abc.ABC):
 class Files(Shelf):
     """Agents in files.
 
+    Code that they name is executed, as it is for other names in a configuration.
+
     Args:
         path: Of one written by `Agent.save`, or of a folder with some, such as that of a run; the last by name is the
             latest, numbers coming after `best`.
@@ -129,7 +131,7 @@ class Files(Shelf):
 
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
         """Return the agent in a file."""
-        agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device)
+        agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device, trust=True)
         return as_player(agent, seed, num_envs=self._learner.num_envs, weights=agent.weights())
 
 

@@ -109,6 +109,29 @@ def test_an_episode_that_ended_by_a_failure_is_of_no_mode() -> None:
     assert results.modes == ("", "")
 
 
+def test_a_step_that_failed_is_not_learned_from() -> None:
+    class Halting(Rally):
+        def step(self, action: Any) -> Any:
+            result = super().step(action)
+            if self.np_random.random() < 0.2:
+                raise RuntimeError("the ice broke")
+            return result
+
+    options: Any = {"on_failure": "restart", "max_restarts": 1_000}
+    fleet = envfleet.make(Halting, NUM_ENVS, backend="serial", autoreset_mode="SAME_STEP", **options)
+    num_failed = 0
+    with contextlib.closing(Arena(fleet, GAME, seed=np.random.SeedSequence(1))) as arena:
+        arena.begin_phase(phase_of(), (WEAK,))
+        arena.reset(seed=3)
+        infos = record_infos(arena)
+        for step in step_through(arena, 60):
+            has_failed = np.asarray(infos[-1].get("_env_error", np.zeros(NUM_ENVS, np.bool_)))
+            assert step.failed.tolist() == np.flatnonzero(has_failed).tolist()
+            assert step.transitions.env_indices.tolist() == np.flatnonzero(~has_failed).tolist()
+            num_failed += len(step.failed)
+    assert num_failed > 5
+
+
 def test_type_none_has_an_opponent_that_does_nothing() -> None:
     with opened((Entry(name="none"),)) as arena:
         infos = record_infos(arena)

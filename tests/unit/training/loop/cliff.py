@@ -42,6 +42,15 @@ def fragile() -> Cliff:
     return Cliff(raises_at=6)
 
 
+def large_reward() -> Any:
+    return gymnasium.wrappers.TransformReward(Cliff(), lambda reward: 1e300 * float(reward))
+
+
+def large_observation() -> Any:
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    return TransformObservation(Cliff(), lambda _: np.full(2, 1e300), space)
+
+
 class Elsewhere(Cliff):
     """Plays in workers alone."""
 

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.training.watching import Watcher
 
 from envfleet.agents import DDDQN, PPO, Transitions, load_agent
-from envfleet.errors import InvalidArgument, ObservationError, SubEnvError, TrainingDiverged
+from envfleet.errors import InvalidArgument, ObservationError, RestartBudgetSpent, SubEnvError, TrainingDiverged
 from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Evaluating, Learned, PhaseBegan, Saved
@@ -231,6 +231,41 @@ def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() ->
         trained(config_of({"transitions": 1}), 1, on_failure="restart")
 
 
+def test_the_budget_of_restarts_is_an_option_and_a_key_of_the_file() -> None:
+    config = config_of({"transitions": 160}, env=f"{ENVS}:breaking")
+    with pytest.raises(RestartBudgetSpent, match="max_restarts=0"):
+        trained(config, 2, backend="serial", on_failure="restart", max_restarts=0)
+    strict = config_of({"transitions": 160}, env=f"{ENVS}:breaking", max_restarts=1)
+    with pytest.raises(RestartBudgetSpent, match="max_restarts=1"):
+        trained(strict, 2, backend="serial", on_failure="restart")
+    trained(strict, 2, backend="serial", on_failure="restart", max_restarts=5)
+
+
+def test_a_resumed_run_names_the_key_that_differs(tmp_path: Path) -> None:
+    result = train(config_of({"transitions": 90}), base_output_dir=tmp_path, max_transitions=40, verbose=False)
+    path = result.run_dir / "config.json"
+    path.write_text(path.read_text().replace('"batch_size": 16', '"batch_size": 17'))
+    expected = "hyperparameters.batch_size is 17 in the configuration, but was 16 when the run was saved"
+    with pytest.raises(InvalidArgument, match=expected):
+        resume(result.run_dir, verbose=False)
+
+
+def test_resuming_removes_what_a_killed_save_left(tmp_path: Path) -> None:
+    result = train(config_of({"transitions": 90}), base_output_dir=tmp_path, max_transitions=40, verbose=False)
+    left = [result.run_dir / ".resume.0a1b2c3d.pt", result.run_dir / "checkpoints" / ".000000000040.0a1b2c3d.pt"]
+    for path in left:
+        path.write_bytes(b"half")
+    resume(result.run_dir, verbose=False)
+    assert not any(path.exists() for path in left)
+
+
+@pytest.mark.parametrize(("column", "error"), [("reward", TrainingDiverged), ("observation", ObservationError)])
+def test_numbers_that_only_float64_holds_are_reported_at_the_environment(column: str, error: type[Exception]) -> None:
+    config = config_of({"transitions": 160}, env=f"{ENVS}:large_{column}")
+    with pytest.raises(error, match=rf"sub-environment \d returned 1e\+300 in .*{column}.*finite in float32"):
+        trained(config, 2, backend="serial")
+
+
 def test_ctrl_c_saves_and_ends_and_signals_are_as_before(tmp_path: Path) -> None:
     def interrupt(event: object) -> None:
         if isinstance(event, Episodes) and event.transitions > 100:
@@ -268,7 +303,8 @@ def test_who_goes_on_with_new_episodes_joins_none_of_them_to_an_old_one(agent: s
     state["arena"]["fleet"] = None  # as of a service, which keeps nothing
     happened: list[Transitions] = []
     with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as second:
-        second.load_state_dict(state)
+        with pytest.warns(RuntimeWarning, match="new episodes begin"):
+            second.load_state_dict(state)
         learner = second._learner
         take = learner.take
 
