@@ -538,6 +538,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             refuse_busy("close()")
         try:
             self._state, self.closed = Lifecycle.CLOSED, True
+            self._failure = None  # its traceback refers to the fleet
             failures = self.engine.close(0.0 if terminate else CLOSE_TIMEOUT_S if timeout is None else timeout)
         except BaseException:
             self.engine.close(0.0)  # by force, for it will not be called again

@@ -72,10 +72,11 @@ class WorkersEngine(seam.Engine):
     def __init__(self, plans: Sequence[GroupPlan], plan: Plan, options: Options, transport: Transport) -> None:
         self._options, self.copy, self._mode = options, options.copy, options.autoreset_mode
         self._num_envs = num_envs = plans[-1].rows.stop
-        self._crew = Crew(plans, options, transport, self._describe_rows)
         self._episodes = Episodes(num_envs, self._mode, describes=options.record_episodes)
-        self._generation = self._steps = self._own_ns = 0
         self._seeds: list[int | None] = [None] * num_envs
+        # Not a method: a cycle of engine and crew would keep the arrays until a garbage collection.
+        self._crew = Crew(plans, options, transport, functools.partial(_describe_rows, self._episodes, self._seeds))
+        self._generation = self._steps = self._own_ns = 0
         self._ended_by = [0] * len(plans)  # episodes that ended since a worker was built
         self._open: _Open | None = None
         self._is_stepping = False  # all workers, by one request to each
@@ -337,12 +338,6 @@ class WorkersEngine(seam.Engine):
                 else:
                     self._crew.recycle(worker, tuple(value for reply in replies.values() for value in reply.value))
 
-    def _describe_rows(self, rows: range) -> str:
-        status = self._episodes.status()
-        seeds = [f", last seeded with {self._seeds[row]}" if self._seeds[row] is not None else "" for row in rows]
-        told = [f"{row} {errors.after_steps(status.lengths[row])}{seed}" for row, seed in zip(rows, seeds, strict=True)]
-        return "; ".join(told[:8]) + (" …" if len(told) > 8 else "")
-
     # ----------------------------------------------------------------------------------------------- requests
 
     def submit(self, request: seam.Request) -> None:
@@ -556,6 +551,13 @@ class WorkersEngine(seam.Engine):
         failures = [failure for reply in self._crew.close(timeout_s) for failure in reply.failures]
         self._finalizer.detach()
         return failures
+
+
+def _describe_rows(episodes: Episodes, seeds: Sequence[int | None], rows: range) -> str:
+    status = episodes.status()
+    seeded = [f", last seeded with {seeds[row]}" if seeds[row] is not None else "" for row in rows]
+    lines = [f"{row} {errors.after_steps(status.lengths[row])}{seed}" for row, seed in zip(rows, seeded, strict=True)]
+    return "; ".join(lines[:8]) + (" …" if len(lines) > 8 else "")
 
 
 def _end(transport: Transport, pid: int) -> None:

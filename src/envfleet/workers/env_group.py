@@ -476,6 +476,8 @@ class EnvGroup:
     def close(self) -> list[Failure]:
         """Close every sub-environment, also after one of them raised; returns what they raised."""
         envs, self.envs = self.envs, []
+        self._steps.clear()
+        self._reply = None
         failures = []
         for row, env in enumerate(envs):
             try:

@@ -50,6 +50,3 @@ class InlineTransport(LocalTransport):
     def place(self, worker: int) -> str:
         """Return that it is this thread."""
         return "the caller's own thread"
-
-    def close(self, timeout_s: float) -> None:
-        """Do nothing: there is nothing to end."""

@@ -26,10 +26,12 @@ class LocalTransport(Transport):
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
         self._plans, self._shared, count = plans, shared, len(plans)
         *self.lines, self._owner = lines_of(bytearray, count)
-        self.requests, self.replies = HeapMail(), [HeapMail() for _ in plans]
-        self._block: Any = None
+        self.requests: HeapMail = HeapMail()
+        self.replies: list[HeapMail] = [HeapMail() for _ in plans]
+        self._blocks: list[Any] = []  # the arrays, once they are allocated
 
     def _seat(self, plan: GroupPlan, waiting: Waiting, ring: Callable[[], None], *, is_inline: bool = False) -> Seat:
+        blocks = self._blocks  # not `self`, which would make a cycle where the transport holds the server
         return Seat(
             place=Place(plan.worker, len(self._plans), plan.rows, self._plans[-1].rows.stop, {}),
             lines=self.lines,
@@ -38,12 +40,17 @@ class LocalTransport(Transport):
             replies=self.replies[plan.worker],
             waiting=waiting,
             ring=ring,
-            map_arrays=lambda spec: FleetArrays(spec, self._block, slice(plan.rows.start, plan.rows.stop)),
+            map_arrays=lambda spec: FleetArrays(spec, blocks[0], slice(plan.rows.start, plan.rows.stop)),
             shared=self._shared,
             is_inline=is_inline,
         )
 
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays on the heap."""
-        self._block = spec.block.allocate()
-        return FleetArrays(spec, self._block)
+        self._blocks.append(spec.block.allocate())
+        return FleetArrays(spec, self._blocks[0])
+
+    def close(self, timeout_s: float) -> None:
+        """Drop the mail, which may hold sub-environments and exceptions whose tracebacks refer to the fleet."""
+        for mail in (self.requests, *self.replies):
+            mail.clear()

@@ -70,3 +70,5 @@ class ThreadTransport(LocalTransport):
                 bell.set()
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            super().close(0.0)
