@@ -240,7 +240,7 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps,
 {indent(self._point("0", "0"), 2)}
         call_at(calls[0], (table, low, low + m))
         for i in range({"m" if policy.is_drawing else "0"}):
-            seed_(generators[i], numba.uint64(seed) | (numba.uint64(low + i + 1) << numba.uint64(32)))
+            seed_(as_generator(generators[i]), numba.uint64(seed) | (numba.uint64(low + i + 1) << numba.uint64(32)))
         for t in range(num_steps):
             at = t * n + low
 {indent(seen, 3)}

@@ -11,11 +11,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from envfleet.kernels.references import OUTLINED, fingerprint, is_of_library, reachable, references
+from envfleet.kernels.views import clip
 
 Jit = Callable[[types.FunctionType], Any]
 
 FRAMEWORK = "envfleet.kernels."
 """Where functions are defined that take numbers, or the one form of a generator, and whose indices are right."""
+
+_NUMPY = types.ModuleType(np.__name__)
+"""NumPy as kernels see it."""
+vars(_NUMPY).update(vars(np), clip=clip)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,6 +88,10 @@ class FunctionTree:
 
     def _replace(self, value: Any, records: str) -> Any:
         """Replace functions in a value by compilable ones, and members of an `IntEnum` by their numbers."""
+        if value is np:
+            return _NUMPY
+        if value is np.clip:
+            return clip
         if isinstance(value, enum.IntEnum):
             return int(value)
         if isinstance(value, tuple):

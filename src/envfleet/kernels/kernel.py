@@ -233,7 +233,6 @@ def read_kernel(kernel: type[Kernel]) -> KernelSpec:
     if not state.names:
         raise KernelError(f"{name} has no state: write `class State:` with a line such as `x: float` for each field")
     params = read_fields(kernel.Params, f"{name}.Params", need_defaults=True)
-    _check_names((*state.names, *params.names), name)
     given: Any = kernel.info_fields
     if isinstance(given, str):
         raise KernelError(f"{name}.info_fields is a str, expected a tuple: write `({given!r},)`")
@@ -261,16 +260,6 @@ def _check_mask(kernel: type[Kernel], state: Fields) -> None:
         raise KernelError(
             f"{state.owner}.action_mask is {found}, expected an int8 for each action of {space}: write `action_mask: "
             f"NDArray[np.int8] = array({int(space.n)}, np.int8)`"
-        )
-
-
-def _check_names(fields: tuple[str, ...], name: str) -> None:
-    from envfleet.kernels.rng import METHODS  # computes tables, which reading a kernel needs not
-
-    for taken in METHODS.keys() & fields:
-        raise KernelError(
-            f"{name} has a field {taken!r}, and compiled code would take it for the draw rng.{taken}: give it another "
-            f"name, such as {taken}_value"
         )
 
 

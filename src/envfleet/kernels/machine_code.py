@@ -7,11 +7,10 @@ a few functions that are called from outside.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -31,7 +30,7 @@ from envfleet.kernels.numba_private import (
     lookup_environment,
     make_function,
 )
-from envfleet.kernels.rules import Rules
+from envfleet.kernels.rules import follow_rules
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 _NOT_CALLABLE: int = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value or 0  # no closure is
@@ -121,11 +120,20 @@ class ProgramLibrary(JITCodeLibrary):
         return bytes(self._codegen._tm.emit_object(self._final_module))
 
 
+RULED = follow_rules(cpu_target.typing_context, types, as_dtype, TypingError)
+"""Typing context of parts."""
+
+_helpers: dict[Any, Any] = {}
+"""What numba compiles for its own use while it compiles parts; other code has its own."""
+
+
 class Part(CompilerBase):
-    """Compiles a function to a part."""
+    """Compiles a function of a kernel, or one that kernels call, to a part; what numba's library does is not ruled."""
 
     def define_pipelines(self) -> list[Any]:
-        """Numba's own pipeline."""
+        """Numba's own pipeline, in contexts of our own."""
+        self.state.typingctx = RULED
+        self.state.targetctx = self.state.targetctx.subtarget(typing_context=RULED, cached_internal_func=_helpers)
         self.state.library = PartLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
@@ -154,13 +162,6 @@ class MachineCode:
     addresses: dict[str, int]
 
 
-@contextlib.contextmanager
-def translating() -> Iterator[None]:
-    """Wrap compilation: no other thread compiles, and kernels keep to the rules."""
-    with global_compiler_lock, Rules(cpu_target.typing_context, types, as_dtype, TypingError):
-        yield
-
-
 def compile_machine_code(module: ModuleType, samples: Mapping[str, tuple[Any, ...]]) -> tuple[bytes, bool]:
     """Compile some functions for `load_machine_code`.
 
@@ -171,7 +172,7 @@ def compile_machine_code(module: ModuleType, samples: Mapping[str, tuple[Any, ..
     Returns:
         The machine code, and whether it is of use to other processes.
     """
-    with translating():
+    with global_compiler_lock:
         found = {name: _compile_part(vars(module)[name], arguments) for name, arguments in samples.items()}
         symbols = {
             name: (one.fndesc.llvm_func_name, one.fndesc.llvm_cpython_wrapper_name) for name, one in found.items()

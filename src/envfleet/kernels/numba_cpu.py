@@ -13,26 +13,31 @@ import numba
 import numba.extending
 from llvmlite import ir as llvm_ir
 from numba import types
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic, models, overload, register_jitable
 
 from envfleet.errors import KernelIndexError
 from envfleet.kernels.explaining import describe_line
 from envfleet.kernels.jitting import FRAMEWORK, FunctionTree
-from envfleet.kernels.machine_code import DistinctArrays, Part
+from envfleet.kernels.machine_code import RULED, DistinctArrays, Part
 from envfleet.kernels.numba_private import (
     FunctionPass,
     IRProcessing,
-    RecordAttribute,
     TypingError,
     arrayobj,
     cgutils,
-    cpu_target,
     ir,
     register_pass,
 )
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rules import make_read_only
-from envfleet.kernels.views import add_draws, make_array_at, make_new_record, make_row_view
+from envfleet.kernels.views import (
+    add_clip,
+    make_array_at,
+    make_generator_cast,
+    make_generator_type,
+    make_new_record,
+    make_row_view,
+)
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -139,7 +144,7 @@ def _refuse(source: Any, target: Any) -> None:
 
 
 # Numba's own message has both shapes in it, which takes seconds to compile wherever an array is assigned to a slice.
-arrayobj.raise_with_shape_context = _refuse
+RULED.replacements[arrayobj.raise_with_shape_context] = _refuse
 
 FLAGS: dict[str, Any] = {**INNER, "forceinline": True}
 """A call that is left in a loop keeps it scalar, so functions are inlined whatever their size."""
@@ -178,13 +183,14 @@ _CHECKS: dict[str, Any] = {"boundscheck": True, "pipeline_class": Checked}
 make_checked_function = FunctionTree(_jit(**FLAGS | _CHECKS), _jit(**INNER | _CHECKS))
 """The same, in code that checks every index."""
 
-add_draws(numba.extending, types, numba.from_dtype(RNG_DTYPE), make_function, jit_options=FLAGS)
+add_clip(numba.extending, types)
 
+GENERATOR = make_generator_type(
+    numba.extending, types, models.RecordModel, numba.from_dtype(RNG_DTYPE), make_function, jit_options=FLAGS
+)
+"""Type of `rng`."""
 
-# Numba takes the first answer, and a field is an error: it is to look for a record's methods before its fields.
-cpu_target.typing_context.refresh()  # numba's own come now, or after ours, or came before them
-cpu_target.typing_context._attributes[types.Record].sort(key=lambda found: isinstance(found, RecordAttribute))
-
+as_generator = make_generator_cast(intrinsic, GENERATOR)
 new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, numba.from_dtype)
 array_at = functools.partial(make_array_at, intrinsic, types, numba.from_dtype, 0)
 row_view = functools.partial(make_row_view, intrinsic, types)

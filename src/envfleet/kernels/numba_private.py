@@ -12,7 +12,6 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.environment import Environment, lookup_environment
 from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
-from numba.core.typing.arraydecl import RecordAttribute
 from numba.core.untyped_passes import IRProcessing
 from numba.np import arrayobj
 from numba.np.numpy_support import as_dtype

@@ -185,6 +185,7 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
         "observe_": make_function(spec.observe, forms),
         "seed_": make_function(rng.seed),
         "read_only": target.read_only,
+        "as_generator": target.as_generator,
         "observation_row": target.row_view(spec.observation.shape),
         "action_row": target.row_view(spec.action.shape),
     }

@@ -6,8 +6,10 @@ own line; `explaining` turns it, and numba's own, into words.
 
 from __future__ import annotations
 
+import copy
 import dis
 import operator
+from types import FunctionType
 from typing import Any, NoReturn
 
 from envfleet.errors import KernelError
@@ -65,29 +67,26 @@ def read_only_type(types: Any, kind: Any) -> Any:
 
 
 class Rules:
-    """While it is entered, a compiler refuses what breaks a rule.
+    """Mixin for a compiler's typing context, which refuses what breaks a rule; `follow_rules` makes one.
 
-    Args:
-        context: The compiler's typing context, which it asks for the type of whatever is read or written.
-        types: The compiler's types.
-        as_dtype: Turns such a type into a dtype.
-        typing_error: What the compiler raises.
+    A compiler asks its typing context for the type of everything that is read, written or called.
+
+    Attributes:
+        replacements: What compiled code uses in place of some functions.
     """
 
-    ASKED = ("resolve_getattr", "resolve_function_type", "resolve_setattr", "resolve_setitem")
+    replacements: dict[Any, Any]
+    _types: Any
+    _as_dtype: Any
+    _error: Any
+    _original: Any
 
-    def __init__(self, context: Any, types: Any, as_dtype: Any, typing_error: Any) -> None:
-        self._context, self._types, self._as_dtype, self._error = context, types, as_dtype, typing_error
-
-    def __enter__(self) -> None:
-        vars(self._context).update({name: getattr(self, name) for name in self.ASKED})
-
-    def __exit__(self, *exc_info: object) -> None:
-        for name in self.ASKED:
-            delattr(self._context, name)
+    def refresh(self) -> None:
+        """Let the original context take in what was registered meanwhile: the two share all declarations."""
+        self._original.refresh()
 
     def _ask(self, name: str, *args: Any) -> Any:
-        return getattr(type(self._context), name)(self._context, *args)
+        return getattr(super(), name)(*args)
 
     def _refuse(self, what: str) -> NoReturn:
         raise self._error(OURS + what)
@@ -101,6 +100,11 @@ class Rules:
     def _part(self, holder: Any, found: Any) -> Any:
         is_array = self._is_read_only(holder) and isinstance(found, self._types.Array)
         return found.copy(readonly=True) if is_array else found
+
+    def resolve_value_type(self, value: Any) -> Any:
+        """Replace some functions."""
+        replaced = self.replacements.get(value, value) if isinstance(value, FunctionType) else value
+        return self._ask("resolve_value_type", replaced)
 
     def resolve_getattr(self, value: Any, name: str) -> Any:
         """Refuse fields that do not exist."""
@@ -117,14 +121,17 @@ class Rules:
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
         """Refuse to change what is read-only in place, as arrays of an action of several parts are; and `~` of bools.
 
-        Narrow ints become int64 first, as compilers would let differences of unsigned ones wrap around at 2**64. Not
-        beside a uint64, as the two together would become a float.
+        Bools become ints before they are converted to float, which compilers refuse. Narrow ints become int64 first, as
+        compilers would let differences of unsigned ones wrap around at 2**64. Not beside a uint64, as the two together
+        would become a float.
         """
         key = getattr(function, "typing_key", function)
         if key in _WRITING and self._is_read_only(args[0]):
             self._refuse(READ_ONLY)
         if key is operator.invert and isinstance(args[0], self._types.Boolean):
             self._refuse("calculates ~ of a bool, which is -1 or -2 in Python: write `not`")
+        if key is float and isinstance(args[0], self._types.Boolean):
+            args = (self._types.int64,)
         if getattr(key, "__module__", None) in ("_operator", "builtins") and self._types.uint64 not in args:
             args = tuple(map(self._widen, args))
         found = self._ask("resolve_function_type", function, args, kws)
@@ -154,3 +161,20 @@ class Rules:
         if self._is_read_only(target):
             self._refuse(READ_ONLY)
         return self._ask("resolve_setitem", target, index, value)
+
+
+def follow_rules(context: Any, types: Any, as_dtype: Any, typing_error: Any) -> Any:
+    """Return a typing context for kernels that knows what `context` knows, which stays as it is.
+
+    Args:
+        context: The compiler's own.
+        types: The compiler's types.
+        as_dtype: Turns such a type into a dtype.
+        typing_error: Exception that the compiler raises.
+    """
+    kind = type(context)
+    ruled = copy.copy(context)  # with the same declarations
+    ruled.__class__ = type(f"Ruled{kind.__name__}", (Rules, kind), {})
+    more = {"replacements": {}, "_types": types, "_as_dtype": as_dtype, "_error": typing_error, "_original": context}
+    vars(ruled).update(more)
+    return ruled

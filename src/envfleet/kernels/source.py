@@ -89,7 +89,7 @@ class Source:
         action = f"action_row(actions, {row})" if plan.spec.action.shape else f"actions[{row}]"
         return [
             *(self.load(plan.life) if self._is_drawing else ["life = new_life()"]),
-            f"{results} = step_(state, read_only({action}), life.rng, read_only(params))",
+            f"{results} = step_(state, read_only({action}), as_generator(life.rng), read_only(params))",
             *(self.store(plan.life) if self._is_drawing else []),
             *(
                 f"state.{name} = s_{name}[i] if pending else state.{name}"
@@ -108,7 +108,7 @@ class Source:
         """Begin an episode in the row, whose state and parameters are loaded; the state is not stored."""
         return [
             *self.load(self.plan.life),
-            "reset_(state, life.rng, read_only(params))",
+            "reset_(state, as_generator(life.rng), read_only(params))",
             "life.episodes += 1",
             "life.begun = now",
             *self.store(self.plan.life),
@@ -119,7 +119,7 @@ class Source:
 
     def seed(self) -> list[str]:
         """Seed the row's generator, if request `k` has a seed for it."""
-        lines = [*self.load(self.plan.life), "seed_(life.rng, seeds[k])", *self.store(self.plan.life)]
+        lines = [*self.load(self.plan.life), "seed_(as_generator(life.rng), seeds[k])", *self.store(self.plan.life)]
         return ["if is_seeded[k] != 0:", *deeper(lines)]
 
     def record(self) -> list[str]:

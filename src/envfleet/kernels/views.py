@@ -106,37 +106,63 @@ def make_new_record(
     return allocate
 
 
-def add_draws(extending: Any, types: Any, generator: Any, make_function: Any, **options: Any) -> None:
-    """Teach a target of numba the methods of `rng`, and `np.clip` of numbers and `float` of bools, which it has not.
+def make_generator_type(extending: Any, types: Any, model: Any, record: Any, make_function: Any, **options: Any) -> Any:
+    """Make the type of a generator: a record of `RNG_DTYPE` that has the methods of `rng`.
+
+    It is a type of its own, so that records of other programs with fields such as `normal` keep their fields.
 
     Args:
         extending: The target's module of decorators.
         types: The target's types.
-        generator: The target's type of a record of `RNG_DTYPE`.
-        make_function: Makes functions for it.
-        **options: Of its decorators.
+        model: The target's data model of records.
+        record: The target's type of a record of `RNG_DTYPE`.
+        make_function: Makes functions for the target.
+        **options: Of the target's decorators.
     """
+
+    class Generator(types.Record):  # type: ignore[misc]  # of the target
+        """A record that has methods; the compiler finds those of a subclass before the fields of a record."""
+
+    extending.register_model(Generator)(model)
+    fields = [(name, field._asdict()) for name, field in record.fields.items()]
+    generator = Generator(fields, record.size, record.aligned)
 
     def add(name: str, function: Callable[..., Any]) -> None:
         compiled, of_int = make_function(function), make_function(INT_METHODS.get(name, function))
 
         def choose_draw(rng: Any, *args: Any, **kwargs: Any) -> Any:
             is_int = isinstance(next(iter((*args, *kwargs.values())), None), types.Integer)
-            return None if rng != generator else of_int.py_func if is_int else compiled.py_func
+            return of_int.py_func if is_int else compiled.py_func
 
         choose_draw.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
-        extending.overload_method(types.Record, name, **options)(choose_draw)
+        extending.overload_method(Generator, name, **options)(choose_draw)
 
     for name, function in METHODS.items():
         add(name, function)
 
-    def clip(a, a_min, a_max):  # type: ignore[no-untyped-def]  # numba compares what is annotated
-        if not all(isinstance(one, (types.Number, types.Boolean)) for one in (a, a_min, a_max)):
-            return None
-        return lambda a, a_min, a_max: np.minimum(np.maximum(a, a_min), a_max)
+    return generator
 
-    def number_of(x):  # type: ignore[no-untyped-def]  # as above
-        return (lambda x: 1.0 if x else 0.0) if isinstance(x, types.Boolean) else None
 
-    extending.overload(np.clip)(clip)
-    extending.overload(float)(number_of)
+def make_generator_cast(intrinsic: Any, generator: Any) -> Any:
+    """Make an intrinsic `(record)`: the same record of `RNG_DTYPE` as one of the type `generator`."""
+
+    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    def as_generator(_context: Any, value: Any) -> Any:
+        return generator(value), lambda _context, _builder, _signature, args: args[0]
+
+    return as_generator
+
+
+def clip(a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
+    """Limit numbers, as `np.clip`, which numba has for arrays only: kernels get this in its place."""
+    raise NotImplementedError("for compiled code only")
+
+
+def add_clip(extending: Any, types: Any) -> None:
+    """Teach a target of numba `clip`."""
+
+    @extending.overload(clip)
+    def choose_clip(a, a_min, a_max, out=None):  # type: ignore[no-untyped-def]  # numba compares what is annotated
+        if all(isinstance(one, (types.Number, types.Boolean)) for one in (a, a_min, a_max)):
+            return lambda a, a_min, a_max, out=None: np.minimum(np.maximum(a, a_min), a_max)
+        return lambda a, a_min, a_max, out=None: np.clip(a, a_min, a_max, out)

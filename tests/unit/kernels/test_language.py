@@ -51,8 +51,10 @@ class Dealer(Kernel):
         low: np.uint8
         high: np.uint32
         weights: NDArray[np.float32] = array(2, np.float32)
+        normal: float
 
     class Params:
+        random: float = 0.5
         gravity: float = 1.0
         most: float = 5.0
         odds: NDArray[np.float64] = np.array([0.5, 0.5])
@@ -76,6 +78,7 @@ class Dealer(Kernel):
         state.few[0], state.few[1] = 3, 5
         state.low, state.high = 7, 70_000
         state.weights[0], state.weights[1] = rng.random(), rng.random()
+        state.normal = rng.normal() + params.random
 
     @staticmethod
     def step(state: Any, action: int, rng: Any, params: Any) -> tuple[float, bool]:

@@ -20,8 +20,15 @@ from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.rules import Rules, make_read_only
-from envfleet.kernels.views import add_draws, make_array_at, make_new_record, make_row_view
+from envfleet.kernels.rules import follow_rules, make_read_only
+from envfleet.kernels.views import (
+    add_clip,
+    make_array_at,
+    make_generator_cast,
+    make_generator_type,
+    make_new_record,
+    make_row_view,
+)
 
 _MOST_SUMS = 32  # of a layer, that a thread keeps in registers
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
@@ -32,9 +39,11 @@ kernel = cuda.jit(cache=True)
 make_function = FunctionTree(cuda.jit(device=True))
 """Makes a user's function, and all that it calls, compilable."""
 
-add_draws(extending, types, from_dtype(RNG_DTYPE), make_function)
-
-
+add_clip(extending, types)
+_generator = make_generator_type(
+    extending, types, extending.core_models.RecordModel, from_dtype(RNG_DTYPE), make_function
+)
+as_generator = make_generator_cast(intrinsic, _generator)
 new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, from_dtype, alignment=_RECORD_ALIGNMENT)
 row_view = functools.partial(make_row_view, intrinsic, types)
 # By way of the global address space, so that loads and stores need not find out which one it is.
@@ -124,20 +133,30 @@ _compile_ir = nvvm.compile_ir
 _compiling = threading.Lock()
 
 
+@functools.cache
+def _ruled_contexts() -> tuple[Any, Any]:
+    """Return the contexts in which kernels are compiled; other code has the compiler's own."""
+    typing = follow_rules(cuda_target.typing_context, types, as_dtype, TypingError)
+    return typing, cuda_target.target_context.subtarget(typing_context=typing, cached_internal_func={})
+
+
 @contextlib.contextmanager
 def translating() -> Iterator[None]:
     """Wrap compilation: products and sums are not contracted, and kernels keep to the rules.
 
-    The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers no option for
-    it, but all code goes through a function that can be stood in for.
+    The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers options for
+    neither, but all code goes through functions and contexts that can be replaced for that time.
     """
 
     def compile_uncontracted(ir: Any, **options: Any) -> Any:
         return _compile_ir(ir, **options, fma=0)
 
-    with _compiling, Rules(cuda_target.typing_context, types, as_dtype, TypingError):
+    with _compiling:
+        ruled, own = _ruled_contexts(), (cuda_target.typing_context, cuda_target.target_context)
+        cuda_target._typingctx, cuda_target._targetctx = ruled  # noqa: SLF001  # there is no other way in
         nvvm.compile_ir = compile_uncontracted
         try:
             yield
         finally:
             nvvm.compile_ir = _compile_ir
+            cuda_target._typingctx, cuda_target._targetctx = own  # noqa: SLF001  # likewise

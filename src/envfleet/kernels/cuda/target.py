@@ -243,7 +243,7 @@ for low in range(0, {form.size}, {TILE_ELEMENTS}):
         policy, lines = self._policy, []
         if policy.is_drawing:
             word = "np.uint64(seed) | (np.uint64(i + 1) << np.uint64(32))"
-            lines += ["generator = new_life().rng", f"seed_(generator, {word})"]
+            lines += ["generator = as_generator(new_life().rng)", f"seed_(generator, {word})"]
         if policy.sizes:
             size, width = critic_start(policy) + num_weights(policy.critic), max(policy.sizes[1:] + policy.critic[1:])
             lines += self._arrays(_NUMBERS, _NUMBERS.buffers, "numbers", "rows")

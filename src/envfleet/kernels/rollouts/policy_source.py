@@ -207,7 +207,7 @@ def scratch_size(policy: PolicySource) -> int:
 def cpu_text(policy: PolicySource) -> str:
     """Write `choose`, and `value(m, observations, values, inputs, scratch)` if there is a critic."""
     state = ["state = states[at]"] if policy.reads_state else []
-    row = [*(["generator = generators[at]"] if policy.is_drawing else []), *state, *policy.lines]
+    row = [*(["generator = as_generator(generators[at])"] if policy.is_drawing else []), *state, *policy.lines]
     loop, body = "at in range(m)", row
     if policy.sizes:
         mask = [*state, *policy.masking]

@@ -158,7 +158,8 @@ def compile_rollout(spec: KernelSpec, _program: object, policy: PolicySource) ->
     def make_names() -> dict[str, Any]:
         buffers = (*plan.all, plan.actions, IS_RESET, *NUMBERS)
         arrays = {f"array_{buffer.name}": numba_cpu.array_at(buffer.dtype) for buffer in buffers}
-        return {**arrays, "seed_": numba_cpu.make_function(rng.seed), "dtype_rng": RNG_DTYPE}
+        functions = {"seed_": numba_cpu.make_function(rng.seed), "as_generator": numba_cpu.as_generator}
+        return {**arrays, **functions, "dtype_rng": RNG_DTYPE}
 
     words = np.zeros(1, np.int64)
     finals = [np.zeros(1, buffer.dtype) for buffer in plan.finals]

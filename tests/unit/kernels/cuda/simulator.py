@@ -111,6 +111,11 @@ def read_only(value: Any) -> Any:
     return value
 
 
+def as_generator(record: Any) -> Any:
+    """What is given: such records have the draws as methods."""
+    return record
+
+
 def interleaved_row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int], NDArray[Any]]:
     """The same for interleaved rows."""
     lengths = [int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))]
