@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,23 +54,41 @@ def read(path: str | Path, *, is_trusted: bool = False) -> dict[str, Any]:
     """Read what `write` wrote, `is_trusted` or not, all tensors on the CPU.
 
     Raises:
-        InvalidArgument: There is no such file, or it holds something else.
+        InvalidArgument: There is no such file, it is damaged, or it holds something else.
     """
     advice = "pass the folder of a run, or a file written by an agent's save()"
     try:
-        payload: Any = torch.load(path, map_location="cpu", weights_only=not is_trusted)
+        with Path(path).open("rb") as file:
+            damaged = _find_damage(zipfile.ZipFile(file))
+            file.seek(0)
+            payload: Any = damaged or torch.load(file, map_location="cpu", weights_only=not is_trusted)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except Exception as error:  # bytes that mean nothing break the unpickler in whatever way they happen to
-        is_other = isinstance(error, (pickle.UnpicklingError, RuntimeError))  # which advise to execute what is in it
-        problem = "it holds something else" if is_other else f"{type(error).__name__}: {error}"
-        raise InvalidArgument(f"{path} cannot be read as a saved agent ({problem}): {advice}") from error
+        raise InvalidArgument(
+            f"{path} cannot be read as a saved agent: it is damaged, or holds something else; {advice}"
+        ) from error
+    if damaged is not None:
+        raise InvalidArgument(f"{path} is damaged: {damaged!r} in it is not as it was written; use another checkpoint")
     expected = _TRUSTED if is_trusted else FORMAT
     found = payload.get("format") if isinstance(payload, dict) else type(payload).__name__
     if found != expected:
         raise InvalidArgument(f"{path} has format {found}, expected {expected}: {advice}")
     content: dict[str, Any] = payload
     return content
+
+
+def _find_damage(archive: zipfile.ZipFile) -> str | None:
+    """Return the name of a damaged entry, `None` if there is none.
+
+    PyTorch compares no checksums when it loads an archive. `testzip` does, but accepts a size that is too large and
+    attributes of a folder, with which PyTorch returns memory that it never wrote to. It writes neither: it compresses
+    nothing and sets no attributes.
+    """
+    for entry in archive.infolist():
+        if entry.file_size != entry.compress_size or entry.internal_attr or entry.external_attr:
+            return entry.filename
+    return archive.testzip()
 
 
 def portable(value: Any) -> Any:

@@ -309,6 +309,26 @@ def test_what_is_no_saved_agent_is_refused(tmp_path: Path) -> None:
         load_agent(tmp_path / "none.pt")
 
 
+def test_files_whose_bytes_changed_are_refused(tmp_path: Path) -> None:
+    path, agent, rng = tmp_path / "agent.pt", make(KINDS["sac"]), np.random.default_rng(0)
+    agent.save(path)
+    whole, refusals = path.read_bytes(), list[str]()
+    places = [
+        *rng.integers(len(whole) - 4, size=60),
+        *rng.integers(whole.index(b"PK\x01\x02"), len(whole) - 4, size=60),
+    ]
+    for place in map(int, places):  # the second half in the directory of the archive
+        path.write_bytes(whole[:place] + bytes(255 - byte for byte in whole[place : place + 4]) + whole[place + 4 :])
+        try:
+            loaded = load_agent(path)
+        except InvalidArgument as error:
+            refusals.append(str(error))
+        else:  # bytes between the parts of the archive, which mean nothing
+            assert is_equal(loaded, agent)
+    assert len(refusals) > 60
+    assert all(message.startswith(f"{path} ") for message in refusals)
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent, path = make(KINDS["td3"]), tmp_path / "agent.pt"
     agent.save(path)

@@ -150,6 +150,18 @@ def test_a_damaged_run_names_what_is_left_of_it(tmp_path: Path) -> None:
         training.resume(folder.path, verbose=False)
 
 
+def test_a_checkpoint_whose_bytes_changed_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    path = folder.path / "resume.pt"
+    saving.write(path, {"weights": np.arange(1_000.0)}, is_trusted=True)
+    content = path.read_bytes()
+    changed = content.replace(np.arange(500.0, 502.0).tobytes(), np.arange(2.0).tobytes())
+    assert len(content) == len(changed)
+    path.write_bytes(changed)
+    with pytest.raises(InvalidArgument, match=r"resume\.pt is damaged"):
+        folder.load()
+
+
 def test_a_run_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     saving.write(folder.path / "resume.pt", {"num_envs": 1})
