@@ -414,10 +414,13 @@ class EnvGroup:
         out = self._outputs[generation]
 
         def load(row: int) -> None:
-            state = states[row]
-            env = load_env(self.envs[row], state.env)
+            state, before = states[row], self.envs[row]
+            env = load_env(before, state.env)
             self._writers[generation](row, state.observation)
             self._install(row, env)
+            if before is not env:
+                with contextlib.suppress(*self._caught):
+                    before.close()
             self._awaiting[row], self._next_seeds[row] = state.is_awaiting, None
             self.log.resume(row)
             out.clear(row)

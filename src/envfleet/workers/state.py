@@ -29,13 +29,25 @@ class EnvState(NamedTuple):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # which has no types
-    """Pickles all of what would pickle as the arguments of its constructor alone, such as MuJoCo's environments."""
+    """Pickles all of what would pickle as the arguments of its constructor alone, such as MuJoCo's environments.
+
+    Refuses objects with a `__del__` that do not say how they are pickled, such as a connection to PyBullet, which is a
+    number: copies would share what the first of them releases. Environments are closed, not deleted.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         """Say how an object is pickled."""
+        if hasattr(type(obj), "__del__") and not isinstance(obj, gym.Env) and _pickles_by_default(type(obj)):
+            raise TypeError(f"{type(obj).__name__} releases something in __del__ that a copy would share")
         if getattr(type(obj), "__getstate__", None) is not EzPickle.__getstate__:
             return super().reducer_override(obj)
         return object.__new__, (type(obj),), vars(obj), None, None, _fill
+
+
+def _pickles_by_default(kind: type) -> bool:
+    return not hasattr(kind, "__setstate__") and all(
+        getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__", "__getstate__")
+    )
 
 
 def _fill(obj: Any, attributes: dict[str, Any]) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
+from tests.conftest import Backend
 
 import envfleet
 from envfleet.errors import StateUnsupported, SubEnvError
+from envfleet.testing import CountingEnv
 
 # Gymnasium pickles both by the arguments of their constructors alone (`gymnasium.utils.EzPickle`).
 MUJOCO, BOX2D = "Hopper-v5", "LunarLander-v3"
@@ -40,3 +45,72 @@ def test_what_cannot_be_saved_says_so_and_goes_on(backend: str) -> None:
             fleet.get_state()
         assert isinstance(caught.value.__cause__, StateUnsupported)
         fleet.step(np.zeros(1, np.int64))
+
+
+class Holder(CountingEnv):
+    """Holds a descriptor until it is closed, as environments with a simulator do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fd = os.open(os.devnull, os.O_RDONLY)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "fd": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, fd=os.open(os.devnull, os.O_RDONLY))
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def count_fds(env: Any) -> int:
+    return psutil.Process().num_fds()
+
+
+def test_set_state_closes_what_it_replaces(backend: Backend) -> None:
+    with backend([Holder] * 2) as fleet:
+        fleet.reset(seed=0)
+        state = fleet.get_state()
+        fleet.set_state(state)
+        before = fleet.apply(count_fds)
+        for _ in range(5):
+            fleet.set_state(state)
+        assert fleet.apply(count_fds) == before
+        fleet.step(np.zeros(2, int))
+
+
+class Client:
+    """A connection to a simulator in this process, as PyBullet's `BulletClient`: an int, and a `__del__`."""
+
+    open_ids: set[int] = set()  # noqa: RUF012  # the simulator's
+
+    def __init__(self) -> None:
+        self.number = max(self.open_ids, default=0) + 1
+        self.open_ids.add(self.number)
+
+    def __del__(self) -> None:
+        self.open_ids.discard(self.number)
+
+
+class Connected(CountingEnv):
+    """Steps only while its connection is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = Client()
+
+    def step(self, action: Any) -> Any:
+        assert self.client.number in self.client.open_ids, "not connected"
+        return super().step(action)
+
+
+def test_a_connection_that_a_copy_would_share_is_refused(backend: Backend) -> None:
+    with backend([Connected] * 2) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(
+            SubEnvError, match=r"Client.* releases something in __del__.*give it get_state\(\)"
+        ) as caught:
+            fleet.get_state()
+        assert isinstance(caught.value.__cause__, StateUnsupported)
+        fleet.step(np.zeros(2, int))
