@@ -118,12 +118,26 @@ class ArraySpec:
 
     @property
     def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """The first choice and the one after the last, for each element; `None` for a Box, and for several parts."""
+        """The least int and the one after the greatest, for each element; `None` where any value will do.
+
+        That is for floats and for a Box of all ints of its dtype; several parts have limits of their own.
+        """
         space = self.space
-        if self.parts or isinstance(space, spaces.Box):
+        if self.parts or self.dtype.kind == "f":
             return None
-        low = getattr(space, "start", 0)  # none of MultiBinary
-        high = low + (2 if isinstance(space, spaces.MultiBinary) else getattr(space, "nvec", getattr(space, "n", 0)))
+        if isinstance(space, spaces.Box):
+            kind = np.iinfo(self.dtype)
+            if (space.low == kind.min).all() and (space.high == kind.max).all():
+                return None
+            widest = np.dtype(f"{self.dtype.kind}8")
+            high = np.minimum(space.high.astype(widest), np.iinfo(np.int64).max - 1).astype(np.int64) + 1
+            low = space.low
+        else:
+            low = getattr(space, "start", 0)  # none of MultiBinary
+            choices: Any = (
+                2 if isinstance(space, spaces.MultiBinary) else getattr(space, "nvec", getattr(space, "n", 0))
+            )
+            high = low + choices
         first, end = (np.broadcast_to(bound, self.shape).ravel().astype(np.int64) for bound in (low, high))
         return first, end
 

@@ -167,6 +167,29 @@ class Drifter(Kernel):
         out[()] = state.place
 
 
+class Dials(Kernel):
+    """A Box of ints, with bounds of their own for each element, which choose from a table."""
+
+    observation_space: ClassVar[spaces.Box] = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = spaces.Box(np.array([0, 5], np.int32), np.array([3, 9], np.int32), dtype=np.int32)
+
+    class State:
+        kick: float
+
+    @staticmethod
+    def reset(state: State, rng: np.random.Generator, params: Any) -> None:
+        state.kick = 0.0
+
+    @staticmethod
+    def step(state: State, action: NDArray[np.int32], rng: np.random.Generator, params: Any) -> tuple[float, bool]:
+        state.kick = _KICKS[action[0]]
+        return float(action[1]), False
+
+    @staticmethod
+    def observe(state: State, out: NDArray[np.float64]) -> None:
+        out[0] = state.kick
+
+
 class Switches(Kernel):
     """MultiBinary actions, MultiDiscrete observations, a table of constants; every episode has one step."""
 

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.unit.kernels.samples import Drifter, Painter, Switches, Walker, ones
+from tests.unit.kernels.samples import Dials, Drifter, Painter, Switches, Walker, ones
 
 import envfleet
 from envfleet.errors import FleetClosed, InvalidArgument, KernelError, ResetNeeded
@@ -187,6 +187,8 @@ def test_wrong_parameters_are_refused(walkers: Any, params: dict[str, Any], mess
         (Switches, [[0, 0, 0, 0], [0, 0, 0, 256]], r"sub-environment 1 is \[  0   0   0 256\]"),
         (Drifter, [0.0, np.nan], "the action of sub-environment 1 is nan"),
         (Drifter, ["a", "b"], "actions have dtype"),
+        (Dials, [[0, 9], [4, 5]], r"the action of sub-environment 1 is \[4 5\], which is not in Box"),
+        (Dials, [[0, 4], [0, 5]], r"the action of sub-environment 0 is \[0 4\]"),
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])
