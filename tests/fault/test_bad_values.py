@@ -85,6 +85,21 @@ def test_fractions_for_whole_numbers(backend: Backend, kind: str) -> None:
             fleet.step(np.zeros(2, int))
 
 
+class _TextFlagEnv(CountingEnv):
+    """Returns a flag as text, such as one that was read from a file; every text but the empty one is true."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, "False", truncated, info
+
+
+def test_flags_that_are_text(backend: Backend) -> None:
+    with backend([_TextFlagEnv] * 2) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError, match=r"step\(\) returned terminated='False', expected True or False"):
+            fleet.step(np.zeros(2, int))
+
+
 def test_nan_reward_is_passed_on(backend: Backend) -> None:
     """As everywhere: it is a number, and the neighbours' are untouched."""
     with backend(env_fns_with("nan_reward")) as fleet:

@@ -93,6 +93,17 @@ def explain_result(error: BaseException, result: Any) -> BaseException:
     return explained
 
 
+def check_flags(terminated: Any, truncated: Any) -> None:
+    """Check the flags of a step that ended an episode, as any other object that is true would end it, too.
+
+    Raises:
+        InvalidArgument: One is text or a container.
+    """
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        if isinstance(value, (str, bytes, list, tuple, dict, set)):
+            raise InvalidArgument(f"step() returned {name}={value!r}, expected True or False: return bool(...)")
+
+
 def read_reset(result: Any) -> tuple[Any, dict[str, Any]]:
     """Return the observation and the info that `reset` returned.
 

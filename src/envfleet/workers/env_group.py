@@ -21,7 +21,7 @@ from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import BUSY_NS, IS_REBUILDING, ROW, STEPS, Line
 from envfleet.workers.builders import EnvBuilder
 from envfleet.workers.columns import ColumnWriter
-from envfleet.workers.env_checks import UNSET, explain_result, read_reset, refuse_in_thread
+from envfleet.workers.env_checks import UNSET, check_flags, explain_result, read_reset, refuse_in_thread
 from envfleet.workers.failures import make_failure, repair_info
 from envfleet.workers.replay import EpisodeLog
 from envfleet.workers.state import EnvState, load_env, save_env, set_rng_state
@@ -267,6 +267,8 @@ class EnvGroup:
                         write(row, observation)
                 rewards[row] = reward
                 if terminated or truncated:
+                    if type(terminated) is not bool or type(truncated) is not bool:
+                        check_flags(terminated, truncated)
                     self._has_flags[generation] = True
                     terminated_out[row], truncated_out[row] = terminated, truncated
                     info = self._end_episode(row, generation, observation, info)

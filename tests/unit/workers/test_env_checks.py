@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from envfleet.errors import InvalidArgument
-from envfleet.workers.env_checks import UNSET, explain_result
+from envfleet.workers.env_checks import UNSET, check_flags, explain_result
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,16 @@ def test_a_reward_that_is_no_number(reward: Any, words: str) -> None:
 def test_what_is_not_to_blame_leaves_the_error(result: Any) -> None:
     error = RuntimeError("something else")
     assert explain_result(error, result) is error
+
+
+@pytest.mark.parametrize("flag", ["False", b"no", ["no"], {"done": False}])
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_a_flag_that_is_no_bool(flag: Any, name: str) -> None:
+    flags: Any = {"terminated": True, "truncated": True, name: flag}
+    with pytest.raises(InvalidArgument, match=rf"^step\(\) returned {name}=.*, expected True or False"):
+        check_flags(**flags)
+
+
+@pytest.mark.parametrize("flag", [True, np.True_, 1, np.array(True), np.array([1]), None])
+def test_flags_that_count(flag: Any) -> None:
+    check_flags(flag, truncated=True)
