@@ -79,7 +79,7 @@ def test_what_hangs_is_ended_while_others_go_on(ann: Caller, bob: Caller, servic
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ("raise", "the environment raised SubEnvError; the service's log says more"),
+        ("raise", "the environment raised PlainError: broken on purpose; the service's log says more"),
         ("sigkill", "the process of the environment ended; the fleet stands where it stood before the call"),
     ],
 )
@@ -138,12 +138,15 @@ def test_a_fleet_whose_environment_fails_to_close_is_closed(
     assert logged.getvalue().count("broken on purpose") >= len(fleets)
 
 
-def test_participants_are_not_told_what_a_constructor_raised(
+def test_the_error_of_a_constructor_has_its_type_and_message(
     ann: Caller, service: Service, logged: io.StringIO
 ) -> None:
     answer = ann.post("/fleets", env=FAILING, num_envs=1)
     assert (answer.status_code, answer.json()["code"]) == (500, "env_failed")
-    assert answer.json()["detail"] == f"{FAILING} cannot be made (SubEnvError; the service's log says more)"
+    assert (
+        answer.json()["detail"]
+        == f"{FAILING} cannot be made (PlainError: broken on purpose; the service's log says more)"
+    )
     assert "Traceback" in logged.getvalue()
     assert service.fleets.num_held == 0
 

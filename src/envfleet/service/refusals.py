@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 from typing import Any, ClassVar, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, StepTimeout, WireError, WorkerDied
+from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, StepTimeout, SubEnvError, WireError, WorkerDied
 
 _STATUS: tuple[tuple[type[EnvfleetError], int], ...] = ((WireError, 400), (ResetNeeded, 409), (InvalidArgument, 422))
 _HTTP_CODES = {404: "not_found", 405: "not_allowed", 408: "too_slow", 413: "too_large"}
 _UNTOLD = "the service failed to do this; its log says why"
+_MAX_MESSAGE = 300
 _log = logging.getLogger("envfleet.service")
 
 
@@ -108,7 +110,7 @@ class EnvFailed(Refusal):
 
 
 def failed(error: Exception) -> EnvFailed:
-    """Describe an environment that failed to its user: nothing that it says of itself, which is for the log."""
+    """Describe an environment that failed to its user; tracebacks are for the log."""
     if isinstance(error, StepTimeout):
         return EnvFailed(
             f"sub-environment {error.env_index} took longer than the {error.timeout_s:g} s that it may take here, and "
@@ -116,7 +118,16 @@ def failed(error: Exception) -> EnvFailed:
         )
     if isinstance(error, WorkerDied):
         return EnvFailed("the process of the environment ended; the fleet stands where it stood before the call")
-    return EnvFailed(f"the environment raised {type(error).__name__}; the service's log says more")
+    return EnvFailed(f"the environment raised {cause_of(error)}; the service's log says more")
+
+
+def cause_of(error: Exception) -> str:
+    """Return the type of an error and, if an environment raised it, the beginning of its message."""
+    if not isinstance(error, SubEnvError):
+        return type(error).__name__
+    first = error.failures[0]
+    message = textwrap.shorten(first.message, _MAX_MESSAGE, placeholder="…")
+    return f"{first.type_name}: {message}" if message else first.type_name
 
 
 class Stopping(Refusal):

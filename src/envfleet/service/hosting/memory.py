@@ -15,7 +15,7 @@ from envfleet.service.database.store import Store
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet
 from envfleet.service.hosting.process_room import ProcessRoom
 from envfleet.service.offers import find_offer
-from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound
+from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound, cause_of
 from envfleet.service.settings import Settings
 
 _FLEET_ID = re.compile(r"[0-9a-f]{24}")
@@ -139,7 +139,7 @@ class Memory:
                     raise
                 except Exception as error:
                     raise EnvFailed(
-                        f"{config.env} cannot be made ({type(error).__name__}; the service's log says more)"
+                        f"{config.env} cannot be made ({cause_of(error)}; the service's log says more)"
                     ) from error
                 undoing.pop_all()
             return hosted
