@@ -172,33 +172,35 @@ class Resources:
 
 
 def take_stock() -> Resources:
-    """List what this process holds at this moment, but for the fork server, which lives as long as the program."""
+    """List what this process holds at this moment, but for the fork servers, which live as long as the program."""
     from envfleet.workers.transports.launch import server
 
     pid = None if server._process is None else server._process.pid
-    fd = None if server._control is None else server._control.fileno()
+    fds = [] if server._control is None else [server._control.fileno()]
+    for branch in server._branches.values():
+        fds += [branch.control.fileno(), branch.leash]
     return Resources(
         children=frozenset(_children(pid)),
         threads=frozenset(f"{thread.name} ({thread.ident})" for thread in threading.enumerate()),
         shared_memory=frozenset(map(str, Path("/dev/shm").glob("*"))),
-        descriptors=frozenset(_descriptors(str(fd))),
+        descriptors=frozenset(_descriptors(set(map(str, fds)))),
     )
 
 
 def _children(server_pid: int | None) -> Iterator[str]:
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if child.pid != server_pid:
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getsid(child.pid) != server_pid:  # each worker has a session of its own
                 yield f"{child.pid} {' '.join(child.cmdline())[:120]}"
 
 
-def _descriptors(server_fd: str) -> Iterator[str]:
+def _descriptors(server_fds: set[str]) -> Iterator[str]:
     """Pipes, sockets, anonymous and deleted files; a library that opens a file for itself is no business of ours."""
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             target = str(fd.readlink())
             is_ours = not target.startswith("/") or target.startswith("/memfd:") or target.endswith("(deleted)")
-            if is_ours and fd.name != server_fd:
+            if is_ours and fd.name not in server_fds:
                 yield f"{fd.name} -> {target}"
 
 

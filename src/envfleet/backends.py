@@ -82,10 +82,10 @@ def _refuse_in_import() -> None:
     Raises:
         InvalidArgument: This is a worker process that imports a module.
     """
-    from envfleet.workers.transports.forkserver import run_job
+    from envfleet.workers.transports.forkserver import import_all, run_job
 
-    frames = [frame for frame, _ in traceback.walk_stack(None)]
-    ends = [index for index, frame in enumerate(frames) if frame.f_code is run_job.__code__]
+    frames, imports = [frame for frame, _ in traceback.walk_stack(None)], (import_all.__code__, run_job.__code__)
+    ends = [index for index, frame in enumerate(frames) if frame.f_code in imports]
     for frame in frames[: ends[0]] if ends else ():
         if frame.f_code.co_name == "<module>":
             raise InvalidArgument(

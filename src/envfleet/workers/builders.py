@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import pickle
 import pkgutil
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
@@ -44,8 +43,6 @@ class Registrations:
         for part in pickled:
             with contextlib.suppress(Exception):  # a class that cannot be imported here; whoever needs it is told
                 found._specs.update(pickle.loads(part))
-        # Packages that are imported from now on register the same ids, which the owner has been told about, if at all.
-        warnings.filterwarnings("ignore", message=".*Overriding environment .* already in registry")
         return found
 
 

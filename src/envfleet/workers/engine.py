@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import os
 import time
@@ -36,7 +38,7 @@ from envfleet.workers.state import rng_state_of
 from envfleet.workers.transport import Transport
 
 _GIVE_UP_S = 1.0
-"""Seconds for sub-environments that were built to close, when others could not be."""
+"""Seconds for sub-environments to close that were built when others could not be, or when the program exits."""
 
 _FEW = 4096
 """Actions times sub-environments up to which looking each up beats comparing arrays."""
@@ -82,6 +84,8 @@ class WorkersEngine(seam.Engine):
         self._is_stepping = False  # all workers, by one request to each
         self._last_look: FleetStats | None = None
         self._finalizer = weakref.finalize(self, _end, transport, os.getpid())
+        if transport.can_kill:
+            _open_at_exit().add(self)
         try:
             infos = self._crew.build()
             batched_space = batch_spaces(infos, same_bounds=options.observation_mode == "same")
@@ -541,10 +545,7 @@ class WorkersEngine(seam.Engine):
 
     def close(self, timeout_s: float) -> list[errors.Failure]:
         """Close every sub-environment and end the workers."""
-        if not self._finalizer.alive:
-            return []
-        *_, pid = self._finalizer.peek()[2]  # type: ignore[index]  # it is alive
-        if pid != os.getpid():  # in a fork: they are another process's workers
+        if not self._is_open():
             self._finalizer.detach()
             return []
         self._last_look = self.look()
@@ -552,12 +553,36 @@ class WorkersEngine(seam.Engine):
         self._finalizer.detach()
         return failures
 
+    def _is_open(self) -> bool:
+        """Return whether there are workers to close, and not those of a process that this one is a fork of."""
+        peeked = self._finalizer.peek()
+        return peeked is not None and peeked[2][-1] == os.getpid()
+
 
 def _describe_rows(episodes: Episodes, seeds: Sequence[int | None], rows: range) -> str:
     status = episodes.status()
     seeded = [f", last seeded with {seeds[row]}" if seeds[row] is not None else "" for row in rows]
     lines = [f"{row} {errors.after_steps(status.lengths[row])}{seed}" for row, seed in zip(rows, seeded, strict=True)]
     return "; ".join(lines[:8]) + (" …" if len(lines) > 8 else "")
+
+
+@functools.cache
+def _open_at_exit() -> weakref.WeakSet[WorkersEngine]:
+    """Return a set of engines whose sub-environments are closed when the interpreter exits.
+
+    First called after the first finalizer was made, and thus before all finalizers at exit, which end workers at once.
+    """
+    engines: weakref.WeakSet[WorkersEngine] = weakref.WeakSet()
+
+    def close_all() -> None:
+        deadline_s = time.monotonic() + _GIVE_UP_S
+        for engine in list(engines):
+            if engine._is_open():  # noqa: SLF001  # this module's own
+                with contextlib.suppress(Exception):
+                    engine._crew.close(max(0.0, deadline_s - time.monotonic()))  # noqa: SLF001
+
+    atexit.register(close_all)
+    return engines
 
 
 def _end(transport: Transport, pid: int) -> None:

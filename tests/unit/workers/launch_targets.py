@@ -42,6 +42,7 @@ def describe(arguments: Any, fds: list[int]) -> None:
         "order": list({f"key {number}" for number in range(30)}),
         "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
         "session": os.getsid(0),
+        "pid": os.getpid(),
         "affinity": sorted(os.sched_getaffinity(0)),
     }
     echo(json.dumps(found).encode(), fds)

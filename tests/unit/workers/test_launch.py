@@ -151,7 +151,7 @@ def test_surroundings_are_the_owners_as_they_are_now(
     assert found["stdin"] == ""
     assert found["sigterm"]
     assert found["main"] is None
-    assert found["session"] == os.getsid(0)
+    assert found["session"] == found["pid"]
     assert found["affinity"] == sorted(os.sched_getaffinity(0))
 
 

@@ -25,7 +25,7 @@ from envfleet.workers.memory import FileMail, NamelessFile
 from envfleet.workers.serve import Place, Seat, Server
 from envfleet.workers.shared import form_of, map_shared, put_shared
 from envfleet.workers.transports import process_worker
-from envfleet.workers.transports.forkserver import end_with_owner
+from envfleet.workers.transports.forkserver import end_with
 from envfleet.workers.transports.launch import WorkerProcess
 from envfleet.workers.transports.socket import Connection
 
@@ -279,7 +279,7 @@ def start_near_worker(place: Place, lifeline: int, fds: Sequence[int]) -> Worker
 
 def _hold_on(lifeline: int) -> None:
     """End this process with a connection, and the connection with this process, also if it was forked."""
-    end_with_owner(lifeline)
+    end_with(lifeline, is_group=True)
     os.register_at_fork(after_in_child=lambda: os.close(lifeline))
 
 

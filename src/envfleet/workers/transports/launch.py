@@ -17,13 +17,13 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.workers.memory import NamelessFile
-from envfleet.workers.transports.forkserver import CODE_BYTES
+from envfleet.workers.transports.forkserver import BRANCH, CODE_BYTES, FORK
 
 _THREAD_LIMITS = (
     "OMP_NUM_THREADS",
@@ -35,6 +35,7 @@ _THREAD_LIMITS = (
 _END_S = 5.0
 _STACK_S = 2.0
 _SETTLED_S = 0.01
+_MAX_BRANCHES = 4  # each holds its modules in memory
 _SERVE = "import sys; sys.path[:] = {path!r}; from envfleet.workers.transports.forkserver import main; main({fd})"
 
 
@@ -47,14 +48,50 @@ def worker_environ() -> dict[str, str]:
     return environ
 
 
+class _Branch(NamedTuple):
+    """A server with modules imported: the socket that takes requests, and what it depends on.
+
+    Attributes:
+        control: The socket.
+        leash: While it imports, the server ends when this closes.
+        files: Files of the program's own modules when they were imported, with their times of change.
+    """
+
+    control: socket.socket
+    leash: int
+    files: dict[str, int]
+
+    def is_current(self) -> bool:
+        return all(_changed_ns(file) == then for file, then in self.files.items())
+
+    def close(self) -> None:
+        self.control.close()
+        os.close(self.leash)
+
+
+def _own_files() -> dict[str, int]:
+    """Return the files of imported modules that are not installed, with their times of change."""
+    installed = sys.prefix, sys.base_prefix
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    return {file: _changed_ns(file) for file in files if isinstance(file, str) and not file.startswith(installed)}
+
+
+def _changed_ns(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns  # noqa: PTH116  # of hundreds of files
+    except OSError:
+        return 0
+
+
 class ForkServer:
-    """The fork server of this process, started when it is needed and kept until this process ends."""
+    """The fork servers of this process, started when they are needed and kept until this process ends."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._pid = os.getpid()
+        self._branches: dict[bytes, _Branch] = {}  # the last used is the last
 
     def warm_up(self) -> socket.socket:
         """Start the server unless it runs, without waiting for it; returns the socket that takes requests."""
@@ -82,7 +119,11 @@ class ForkServer:
             with theirs:
                 command = [sys.executable, *flags, "-P", "-c", _SERVE.format(path=path, fd=theirs.fileno())]
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environ
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env=environ,
+                    start_new_session=True,  # it cleans up after whoever ends this process and its group
                 )
         except OSError as error:
             ours.close()
@@ -92,11 +133,48 @@ class ForkServer:
         self._pid = os.getpid()
         return ours
 
-    def fork(self, fds: Sequence[int]) -> None:
-        """Have a worker forked that gets these descriptors."""
+    def branch(self, modules: Sequence[str]) -> socket.socket:
+        """Start a server with modules imported unless it runs, without waiting for it.
+
+        Environment variables, files and so on that a module may depend on when it is imported are those of now.
+
+        Args:
+            modules: Their names.
+
+        Returns:
+            The socket that takes requests.
+        """
+        with self._lock:
+            control = self.warm_up()
+            if not modules:
+                return control
+            job = pickle.dumps(_surroundings()) + pickle.dumps(list(modules))
+            branch = self._branches.pop(job, None)
+            if branch is not None and not branch.is_current():
+                branch.close()
+                branch = None
+            self._branches[job] = branch or _branch_off(control, job)
+            while len(self._branches) > _MAX_BRANCHES:
+                self._branches.pop(next(iter(self._branches))).close()
+            return self._branches[job].control
+
+    def forget(self) -> None:
+        """Let go of the servers with modules imported: those that still import end, the others with their workers."""
+        with self._lock:
+            branches, self._branches = self._branches, {}
+        for branch in branches.values():
+            branch.close()
+
+    def fork(self, fds: Sequence[int], modules: Sequence[str] = ()) -> None:
+        """Have a worker forked that gets these descriptors.
+
+        Args:
+            fds: Ends of its pipes, and so on.
+            modules: Modules that its server has imported.
+        """
         try:
             with self._lock:
-                socket.send_fds(self.warm_up(), [b"w"], list(fds))
+                socket.send_fds(self.branch(modules), [FORK], list(fds))
         except ConnectionError as error:
             raise EnvfleetError(
                 "the server that starts workers has just ended: what it printed above says why; if somebody ended it, "
@@ -104,9 +182,10 @@ class ForkServer:
             ) from error
 
     def end(self) -> None:
-        """End the server, if it runs, and wait for its end."""
+        """End the servers, if they run, and wait for their end."""
         process, self._process = self._process, None
         control, self._control = self._control, None
+        self.forget()
         if control is not None:
             control.close()
         if process is None:
@@ -121,11 +200,48 @@ class ForkServer:
             process.wait()
 
     def leave(self) -> None:
-        """Let go of the server, which ends by itself: a second Ctrl-C at exit finds nothing to wait for."""
+        """Let go of the servers, which end by themselves: a second Ctrl-C at exit finds nothing to wait for."""
         if self._process is not None:
             self._process.returncode = 0
-        if self._control is not None:
-            self._control.detach()  # closed with this process: to close it now would give the server the processor
+        controls = [self._control, *(branch.control for branch in self._branches.values())]
+        for control in controls:
+            if control is not None:
+                control.detach()  # closed with this process: to close it now would give the server the processor
+
+
+def _branch_off(control: socket.socket, job: bytes) -> _Branch:
+    """Have a server forked that imports modules."""
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    passed = [read]
+    try:
+        with theirs, contextlib.closing(NamelessFile()) as file:
+            _write_job(file, job)
+            socket.send_fds(control, [BRANCH], [theirs.fileno(), read, file.fd, *_output(passed)])
+        return _Branch(ours, write, _own_files())
+    except BaseException:
+        ours.close()
+        os.close(write)
+        raise
+    finally:
+        close_fds(passed)
+
+
+def _write_job(file: NamelessFile, job: bytes) -> None:
+    with open(file.fd, "wb", closefd=False) as opened:
+        opened.write(job)
+        opened.flush()
+        opened.seek(0)
+
+
+def _surroundings() -> dict[str, Any]:
+    """Return what other processes take on of this one."""
+    return {
+        "environ": worker_environ(),
+        "path": [entry for entry in list[Any](sys.path) if isinstance(entry, str)],  # others are this process's own
+        "argv": list(sys.argv),
+        "folder": _folder(),
+    }
 
 
 def close_fds(fds: list[int]) -> None:
@@ -153,6 +269,7 @@ class WorkerProcess:
         arguments: Must pickle.
         fds: Descriptors to pass; copies, they stay the caller's.
         stacks: Where it writes its stack on SIGUSR1; among the descriptors, too.
+        modules: Modules that are imported in the server that forks it.
 
     Attributes:
         sentinel: Readable once the process has ended; first of all it tells the pid.
@@ -162,16 +279,12 @@ class WorkerProcess:
 
     place = "a process of this machine, over shared memory"
 
-    def __init__(self, target: str, arguments: Any, fds: Sequence[int], stacks: NamelessFile) -> None:
-        setting = {
-            "target": target,
-            "environ": worker_environ(),
-            "path": [entry for entry in list[Any](sys.path) if isinstance(entry, str)],  # others are this process's own
-            "argv": list(sys.argv),
-            "folder": _folder(),
-        }
+    def __init__(
+        self, target: str, arguments: Any, fds: Sequence[int], stacks: NamelessFile, modules: Sequence[str] = ()
+    ) -> None:
         self.exitcode: int | None = None
         self._pid: int | None = None
+        self._has_ended = False
         self._stacks = stacks
         self._lock = threading.Lock()
         passed: list[int] = []  # what the fork server gets copies of
@@ -179,17 +292,13 @@ class WorkerProcess:
         self._closer = weakref.finalize(self, close_fds, kept)
         try:
             with contextlib.closing(NamelessFile()) as job:
-                with open(job.fd, "wb", closefd=False) as file:
-                    file.write(pickle.dumps(setting) + cloudpickle.dumps(arguments))
-                    file.flush()
-                    file.seek(0)
-                for reads in (True, False):  # the pipe by which its end is seen, and that by which it sees its owner's
-                    read, write = os.pipe()
-                    kept.append(read if reads else write)
-                    passed.append(write if reads else read)
-                self.sentinel = kept[0]
+                _write_job(job, pickle.dumps(_surroundings()) + cloudpickle.dumps((target, arguments)))
+                (read, reports), (leash, held) = os.pipe(), os.pipe()
+                kept += read, held
+                passed += reports, leash
+                self.sentinel = read
                 _lives.add(self)
-                server.fork([passed[0], job.fd, passed[1], *_output(passed), *fds])
+                server.fork([reports, held, leash, job.fd, *_output(passed), *fds], modules)
         except OSError as error:
             self.close()
             raise explain_start(error) from error
@@ -206,29 +315,47 @@ class WorkerProcess:
         Raises:
             EnvfleetError: The process could not be started.
         """
-        if self._pid is None:
-            code = self._read()
-            if code is None or code < 0:
-                raise explain_start(OSError(-code, os.strerror(-code)) if code else OSError("the server ended"))
-            self._pid = code
+        while self._pid is None:
+            self._read(None)
         return self._pid
 
-    def _read(self) -> int | None:
-        data = os.read(self.sentinel, CODE_BYTES)
-        return int.from_bytes(data, "little", signed=True) if len(data) == CODE_BYTES else None
+    def has_started(self, timeout_s: float) -> bool:
+        """Wait until the process has been forked; returns whether it has.
+
+        Raises:
+            EnvfleetError: The process could not be started.
+        """
+        if self._pid is None:
+            self._read(timeout_s)
+        return self._pid is not None
+
+    def _read(self, timeout_s: float | None) -> None:
+        """Wait for the next report of the server, and take it in."""
+        poll = select.poll()
+        poll.register(self.sentinel, select.POLLIN)
+        if not poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
+            return
+        with self._lock:  # of two threads that see a report, one reads it
+            if self._has_ended or not poll.poll(0):
+                return
+            data = os.read(self.sentinel, CODE_BYTES)
+            number = int.from_bytes(data, "little", signed=True) if len(data) == CODE_BYTES else None
+            if self._pid is not None:
+                self.exitcode, self._has_ended = number, True
+            elif number is None or number < 0:
+                raise explain_start(OSError(-number, os.strerror(-number)) if number else OSError("the server ended"))
+            else:
+                self._pid = number
 
     def has_ended(self, timeout_s: float = 0.0) -> bool:
         """Wait until it has ended; returns whether it has."""
-        if not self._closer.alive:
-            return True
-        poll = select.poll()
-        poll.register(self.sentinel, select.POLLIN)
-        if self.pid and self.exitcode is None and poll.poll(max(0.0, timeout_s) * 1000):
-            with self._lock:  # whoever comes second would read that there is nothing more
-                if self.exitcode is None:
-                    self.exitcode = self._read()
-            return True
-        return self.exitcode is not None
+        deadline_s = time.monotonic() + timeout_s
+        while self._closer.alive and not self._has_ended:
+            had_started = self._pid is not None
+            self._read(deadline_s - time.monotonic())
+            if had_started or self._pid is None:
+                break
+        return self._has_ended or not self._closer.alive
 
     def how_ended(self) -> tuple[int | None, str | None]:
         """Return its exit code, once known, and nothing more."""
@@ -240,7 +367,8 @@ class WorkerProcess:
         try:
             if self.has_ended():
                 raise ProcessLookupError
-            os.kill(self.pid, signal.SIGUSR1)
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGUSR1)
         except OSError:  # it ends just now, or the owner lets go of it
             return "(the worker has ended)"
         size, deadline_s = -1, time.monotonic() + _STACK_S
@@ -252,10 +380,12 @@ class WorkerProcess:
         return text or "(the worker did not show its stack: it is stopped, or still starting)"
 
     def kill(self) -> None:
-        """End it by force."""
-        with contextlib.suppress(ProcessLookupError):
-            if not self.has_ended():
-                os.kill(self.pid, signal.SIGKILL)
+        """End it by force, and the processes of its group; one that is not forked yet ends when it is let go of."""
+        if self.has_ended() or self._pid is None:
+            return
+        for end in (os.killpg, os.kill):  # it may have no group yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                end(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of it; if it still runs, it ends as if its owner had. Idempotent."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from envfleet.errors import StartTimeout
 from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.env_group import GroupPlan
@@ -20,6 +21,7 @@ from envfleet.workers.serve import Place
 from envfleet.workers.shared import form_of, put_shared
 from envfleet.workers.transport import Transport
 from envfleet.workers.transports.launch import WorkerProcess, close_fds, explain_start, server
+from envfleet.workers.transports.preload import find_modules
 
 _END_S = 2.0
 
@@ -33,6 +35,7 @@ class WorkerHandle(Protocol):
     def pid(self) -> int: ...  # noqa: D102
     @property
     def place(self) -> str: ...  # noqa: D102
+    def has_started(self, timeout_s: float) -> bool: ...  # noqa: D102
     def has_ended(self, timeout_s: float = 0.0) -> bool: ...  # noqa: D102
     def how_ended(self) -> tuple[int | None, str | None]: ...  # noqa: D102
     def stack(self) -> str: ...  # noqa: D102
@@ -58,6 +61,7 @@ class ProcessTransport(Transport):
         self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]], *, are_children: bool = True
     ) -> None:
         self._plans, self._form = list(plans), form_of(shared) if shared else {}
+        self._modules: list[str] = []
         self._num_envs = plans[-1].rows.stop
         self.processes: list[WorkerHandle] = []
         self._fds: list[int] = []
@@ -68,7 +72,10 @@ class ProcessTransport(Transport):
         try:
             if are_children:
                 server.warm_up()  # it imports while the rest is prepared
+                self._modules = find_modules([builder for plan in plans for builder in plan.builders])
             self._open(shared)
+            if are_children:
+                server.branch(self._modules)
         except OSError as error:
             self.close(0.0)
             raise explain_start(error) from error
@@ -104,19 +111,22 @@ class ProcessTransport(Transport):
 
     def start(self, timeout_s: float) -> None:
         """Start all workers."""
+        deadline_s = time.monotonic() + timeout_s
         for plan in self._plans:
-            self.processes.append(self._launch(plan))
+            process = self._launch(plan)
+            self.processes.append(process)
+            if not process.has_started(deadline_s - time.monotonic()):
+                server.forget()
+                raise StartTimeout(
+                    [plan.worker], timeout_s, f"(modules are still imported: {', '.join(self._modules)})"
+                )
 
     def _launch(self, plan: GroupPlan) -> WorkerHandle:
+        place, fds = self._seats[plan.worker]
         process = WorkerProcess(
-            "envfleet.workers.transports.process_worker:run", *self._seats[plan.worker], self._stacks
+            "envfleet.workers.transports.process_worker:run", place, fds, self._stacks, self._modules
         )
-        try:
-            if process.pid:  # known once it was forked
-                self._poller.watch(process.sentinel, lambda: True)
-        except BaseException:
-            process.close()
-            raise
+        self._poller.watch(process.sentinel, lambda: True)
         return process
 
     def allocate(self, spec: ArraysSpec) -> FleetArrays:

@@ -12,10 +12,19 @@ from envfleet.workers.board import IS_AWAKE, WORKER_AWAKE_NS, Poller, Waiting, l
 from envfleet.workers.memory import FileMail, NamelessFile
 from envfleet.workers.serve import Place, Seat, Server
 from envfleet.workers.shared import map_shared
+from envfleet.workers.transports import forkserver
+
+
+class _OwnerEnded(BaseException):
+    pass
+
+
+def _notice_end() -> bool:
+    raise _OwnerEnded
 
 
 def run(place: Place, fds: list[int]) -> None:
-    """Serve the owner until it says to close.
+    """Serve the owner until it says to close, or ends.
 
     Args:
         place: Which worker this is.
@@ -33,6 +42,7 @@ def run(place: Place, fds: list[int]) -> None:
 
     poller, home = Poller(), home_of(place)
     poller.watch(bell_fd)
+    poller.watch(forkserver.owner_fd, _notice_end)
 
     def sleep(timeout_s: float) -> bool:
         needs_attention = poller.sleep(timeout_s)
@@ -52,7 +62,12 @@ def run(place: Place, fds: list[int]) -> None:
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},
         is_alone=True,
     )
-    Server(seat).run()
+    server = Server(seat)
+    try:
+        server.run()
+    except _OwnerEnded:
+        if server.group is not None:
+            server.group.close()
 
 
 def home_of(place: Place) -> int | None:

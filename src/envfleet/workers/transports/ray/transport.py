@@ -121,6 +121,10 @@ class _RayWorker:
         found = self._get(self._exit)
         return (found, None) if isinstance(found, int) else (None, f"was lost on {self.place} ({found})")
 
+    def has_started(self, timeout_s: float) -> bool:
+        """Return `True`: the transport waits for all of them, once Ray was asked for each."""
+        return True
+
     def has_ended(self, timeout_s: float = 0.0) -> bool:
         """Wait until it has ended; returns whether it has."""
         if self.peers and not self._is_over:
