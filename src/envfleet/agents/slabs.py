@@ -29,7 +29,8 @@ class Slab:
         rewards: float64 `(T, N)`.
         terminated: bool `(T, N)`.
         truncated: bool `(T, N)`.
-        is_reset: The step was a reset, which is nothing to learn from, bool `(T, N)`.
+        is_reset: The step was a reset, which is nothing to learn from, bool `(T, N)`. Its observation can be that of
+            another step.
         ended_steps: The step in which each episode ended, int64 `(E,)`.
         ended_rows: Its sub-environment, int64 `(E,)`.
         final_observations: Its last observation, `(E, …)`, in every autoreset mode.
@@ -122,8 +123,12 @@ class SlabWriter:
         steps = {name: column[: self._step] for name, column in self._columns.items()}
         ended = map(np.concatenate, zip(*self._ended, strict=True))
         ends = dict(zip(("ended_steps", "ended_rows", "final_observations"), ended, strict=True))
+        last, is_reset = self._last.copy(), steps["is_reset"]
+        if is_reset.any() and not is_reset.all():  # zeros may lie outside of the space, where networks raise
+            filler = steps["observations"][np.unravel_index(is_reset.argmin(), is_reset.shape)]
+            steps["observations"][is_reset], last[is_reset[-1]] = filler, filler
         self._begin()
-        return Slab(**steps, **ends, last_observations=self._last.copy())
+        return Slab(**steps, **ends, last_observations=last)
 
 
 class Collector:

@@ -46,3 +46,14 @@ def test_a_step_that_failed_is_missing_and_ends_the_episode_one_step_before() ->
     assert slab.truncated.tolist() == [[False, True], [False, False], [False, False]]
     assert (slab.ended_steps.tolist(), slab.ended_rows.tolist()) == ([0], [1])
     assert slab.final_observations.tolist() == [[1.0]]
+    assert slab.observations[1].tolist() == [[1.0], [0.0]]  # where nobody acted, an observation of another row
+
+
+def test_rows_that_nobody_has_hold_observations_of_the_space() -> None:
+    writer = SlabWriter(2, 3, spaces.Discrete(70, start=5), spaces.Discrete(2))
+    for _ in range(2):
+        flags, row = np.zeros((2, 1), np.bool_), np.array([1])
+        writer.add(Transitions(np.array([6]), np.zeros(1, int), np.ones(1), flags[0], flags[1], np.array([7]), row))
+    slab = writer.take()
+    assert slab.observations.tolist() == [[6, 6, 6], [6, 6, 6]]
+    assert slab.last_observations.tolist() == [6, 7, 6]

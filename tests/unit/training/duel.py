@@ -16,16 +16,18 @@ class Duel:
     metadata: dict[str, Any] = {"name": "duel"}  # noqa: RUF012  # as PettingZoo's
     render_mode = None
     possible_agents = ("one", "two")
+    view: Any = spaces.Box(0, 1, (1,), np.float32)
+    seen: Any = np.zeros(1, np.float32)
 
     def observation_space(self, agent: str) -> Any:
-        return spaces.Box(0, 1, (1,), np.float32)
+        return self.view
 
     def action_space(self, agent: str) -> Any:
         return spaces.Discrete(3)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.agents = [*self.possible_agents]
-        return self._all(np.zeros(1, np.float32)), self._all({})
+        return self._all(self.seen), self._all({})
 
     def _all(self, value: Any) -> dict[str, Any]:
         return dict.fromkeys(self.possible_agents, value)
@@ -34,7 +36,7 @@ class Duel:
         self.agents = []
         gain = (0.0, 1.0, -1.0)[(int(actions["one"]) - int(actions["two"])) % 3]
         rewards = {"one": gain, "two": -gain}
-        return self._all(np.zeros(1, np.float32)), rewards, self._all(True), self._all(False), self._all({})
+        return self._all(self.seen), rewards, self._all(True), self._all(False), self._all({})
 
     def close(self) -> None:
         pass
@@ -45,6 +47,13 @@ class Broken(Duel):
 
     def step(self, actions: dict[str, Any]) -> Any:
         raise RuntimeError("broken")
+
+
+class Numbered(Duel):
+    """Both see the largest of many numbers that do not begin with 0."""
+
+    view = spaces.Discrete(70, start=5)
+    seen = 74
 
 
 class Scripted(Duel):

@@ -231,7 +231,8 @@ class SeatedPolicy:
         """
         seating, places = self._seating, self._seating.places
         if self._inputs is None:
-            self._inputs = np.zeros((seating.num_places, *observations.shape[1:]), observations.dtype)
+            # Places without a game hold an observation of the space, which zeros may not be.
+            self._inputs = np.repeat(observations[:1], seating.num_places, axis=0)
         self._inputs[places] = observations
         blocks = self._inputs.reshape(-1, BLOCK_ROWS, *observations.shape[1:])
         chosen = [np.asarray(self._policy.act_batch(self._unpacked(block), deterministic=True)) for block in blocks]

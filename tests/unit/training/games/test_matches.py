@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.unit.training.duel import Numbered
 from tests.unit.training.still import Still
 
 from envfleet.agents import PPO, SAC, PPOConfig, SACConfig
+from envfleet.envs.games import find_game
 from envfleet.envs.hockey import BasicOpponent
 from envfleet.envs.hockey.kernel.game import Hockey
 from envfleet.errors import InvalidArgument
@@ -54,6 +56,23 @@ class Rounded:
     def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
         tilt = 0.3 * np.sin(np.arange(len(observations)) + len(observations))
         return np.clip(Still().act_batch(observations) + tilt[:, None], -1, 1)
+
+
+class Strict:
+    """A policy that takes nothing but observations of their space."""
+
+    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
+        assert all(Numbered.view.contains(observation) for observation in observations)
+        return np.zeros(len(observations), np.int64)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 200])
+def test_policies_see_observations_of_the_space_also_where_no_game_is(num_envs: int) -> None:
+    game = find_game("tests.unit.training.duel:Numbered")
+    assert game is not None
+    rink = Rink(num_envs=num_envs, game=game)
+    agent = PPO(Numbered.view, spaces.Discrete(3), PPOConfig(hidden=(8,)), seed=0)
+    assert (play(Strict(), agent, 5, rink=rink).lengths == 1).all()
 
 
 def test_nor_do_they_if_the_policy_does() -> None:

@@ -70,6 +70,20 @@ def test_updates_per_transition_and_the_length_of_a_phase_count_both_sides() -> 
         assert (trainer.transitions, trainer.agent.num_transitions, trainer.agent.num_updates) == (160, 160, 3)
 
 
+DDDQN = {"type": "DDDQN", "hyperparameters": {"hidden": [8], "batch_size": 8}}
+
+
+@pytest.mark.parametrize("agent", [DDDQN, PPO], ids=["DDDQN", "PPO"])
+def test_sides_of_others_hold_observations_of_the_space(agent: dict[str, Any]) -> None:
+    mixed = {"type": "weighted_mixture", "opponents": [MYSELF, {"type": "random"}, {"type": "snapshots"}]}
+    phase = {"name": "a", "transitions": 90, "environment": {"id": "tests.unit.training.duel:Numbered"}}
+    training = {"warmup_steps": 10, "rollout_steps": 8, "eval_frequency": 50, "eval_games": 3}
+    data = {"curriculum": {"phases": [phase | {"opponent": mixed}]}, "training": training, "agent": agent}
+    with opened(parse_config(data)) as trainer:
+        assert trainer.run() == "completed"
+        assert trainer.agent.num_updates > 0
+
+
 @pytest.mark.parametrize("agent", [SAC, PPO], ids=["SAC", "PPO"])
 def test_a_trainer_goes_on_to_the_last_bit(agent: dict[str, Any]) -> None:
     config = config_of(MIXED, agent)
