@@ -7,10 +7,11 @@ a few functions that are called from outside.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from envfleet.kernels.numba_private import (
     Environment,
     JITCodeLibrary,
     TypingError,
+    arrayobj,
     as_dtype,
     cpu_target,
     global_compiler_lock,
@@ -162,6 +164,36 @@ class MachineCode:
     addresses: dict[str, int]
 
 
+class WholeIndexer(arrayobj.FancyIndexer):
+    """Finds what memory `target[index] = values` writes, so that values that overlap it are copied first."""
+
+    indexers_shape: list[Any]
+
+    def get_offset_bounds(self, strides: Any, itemsize: Any) -> Any:
+        """Return the bounds of all dimensions.
+
+        Numba pairs the dimensions of the target with those of the result, of which ints in the index have none: it
+        leaves out as many of the last dimensions, and takes too few bytes for written.
+        """
+        shape = self.indexers_shape
+        self.indexers_shape = [*shape, *(self.ll_intp(1) for _ in strides)]
+        try:
+            return super().get_offset_bounds(strides, itemsize)
+        finally:
+            self.indexers_shape = shape
+
+
+@contextlib.contextmanager
+def _translating() -> Iterator[None]:
+    """Wrap compilation: no other thread compiles, and assignments see what they overlap."""
+    with global_compiler_lock:
+        original, arrayobj.FancyIndexer = arrayobj.FancyIndexer, WholeIndexer
+        try:
+            yield
+        finally:
+            arrayobj.FancyIndexer = original
+
+
 def compile_machine_code(module: ModuleType, samples: Mapping[str, tuple[Any, ...]]) -> tuple[bytes, bool]:
     """Compile some functions for `load_machine_code`.
 
@@ -172,7 +204,7 @@ def compile_machine_code(module: ModuleType, samples: Mapping[str, tuple[Any, ..
     Returns:
         The machine code, and whether it is of use to other processes.
     """
-    with global_compiler_lock:
+    with _translating():
         found = {name: _compile_part(vars(module)[name], arguments) for name, arguments in samples.items()}
         symbols = {
             name: (one.fndesc.llvm_func_name, one.fndesc.llvm_cpython_wrapper_name) for name, one in found.items()

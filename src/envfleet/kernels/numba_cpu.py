@@ -30,6 +30,7 @@ from envfleet.kernels.numba_private import (
 )
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.rules import make_read_only
+from envfleet.kernels.sums import UserPart
 from envfleet.kernels.views import (
     add_clip,
     make_array_at,
@@ -117,7 +118,7 @@ def _check(index: int, least: int, size: int, axis: int, place: str) -> None:
         raise KernelIndexError(place, index, axis, size)
 
 
-class Checked(Part):
+class Checked(UserPart):
     """Compiles a user's function to one that checks its indices."""
 
     def define_pipelines(self) -> list[Any]:
@@ -146,7 +147,8 @@ def _refuse(source: Any, target: Any) -> None:
 # Numba's own message has both shapes in it, which takes seconds to compile wherever an array is assigned to a slice.
 RULED.replacements[arrayobj.raise_with_shape_context] = _refuse
 
-FLAGS: dict[str, Any] = {**INNER, "forceinline": True}
+_OUTLINED_FLAGS: dict[str, Any] = {**INNER, "pipeline_class": UserPart}
+FLAGS: dict[str, Any] = {**_OUTLINED_FLAGS, "forceinline": True}
 """A call that is left in a loop keeps it scalar, so functions are inlined whatever their size."""
 
 
@@ -174,13 +176,13 @@ def _jit(**flags: Any) -> Callable[[Any], Any]:
     return make
 
 
-make_function = FunctionTree(_jit(**FLAGS), _jit(**INNER))
+make_function = FunctionTree(_jit(**FLAGS), _jit(**_OUTLINED_FLAGS))
 """Makes a user's function, and all that it calls, compilable."""
 
 # Numba's own check names neither line nor numbers, but sees what ours may leave out.
 _CHECKS: dict[str, Any] = {"boundscheck": True, "pipeline_class": Checked}
 
-make_checked_function = FunctionTree(_jit(**FLAGS | _CHECKS), _jit(**INNER | _CHECKS))
+make_checked_function = FunctionTree(_jit(**FLAGS | _CHECKS), _jit(**_OUTLINED_FLAGS | _CHECKS))
 """The same, in code that checks every index."""
 
 add_clip(numba.extending, types)

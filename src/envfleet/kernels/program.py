@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _FRAMEWORK = (
     *("machine_code.py", "numba_cpu.py", "rules.py", "explaining.py", "jitting.py"),
-    *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py", "cuda/numba_cuda.py"),
+    *("references.py", "views.py", "sums.py", "rng.py", "ziggurat.py", "rollouts/vectors.py", "cuda/numba_cuda.py"),
 )
 
 

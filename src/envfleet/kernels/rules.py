@@ -23,6 +23,10 @@ _IN_PLACE = "add and floordiv lshift matmul mod mul or pow rshift sub truediv xo
 _WRITING = {"static_setitem", *(getattr(operator, f"i{name}") for name in _IN_PLACE.split())}
 """What writes to its first argument, as compilers name it."""
 
+_OF_INTS = "add and floordiv lshift mod mul or rshift sub xor"
+_UNSIGNED = {getattr(operator, f"__{i}{name}__") for name in _OF_INTS.split() for i in ("", "i")}
+"""What makes one int of two, a uint64 if one of them is; comparisons of it with signed ints are right as they are."""
+
 
 def check_returns(spec: KernelSpec) -> None:
     """Check that no way through `step` ends without a result, or with None in it, which numba compiles.
@@ -118,12 +122,18 @@ class Rules:
     def _widen(self, kind: Any) -> Any:
         return self._types.int64 if isinstance(kind, self._types.Integer) and kind.bitwidth < 64 else kind
 
+    def _as_uint64(self, key: Any, kind: Any) -> Any:
+        """Return the type of an int beside a uint64."""
+        is_choice = key in (min, max) and getattr(kind, "literal_value", -1) >= 0
+        is_int = isinstance(kind, self._types.Integer) and (key in _UNSIGNED or is_choice)
+        return self._types.uint64 if is_int else kind
+
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
         """Refuse to change what is read-only in place, as arrays of an action of several parts are; and `~` of bools.
 
         Bools become ints before they are converted to float, which compilers refuse. Narrow ints become int64 first, as
-        compilers would let differences of unsigned ones wrap around at 2**64. Not beside a uint64, as the two together
-        would become a float.
+        compilers would let differences of unsigned ones wrap around at 2**64. Beside a uint64, or an array of them,
+        ints become uint64, as in NumPy; compilers make floats or signed ints of the two.
         """
         key = getattr(function, "typing_key", function)
         if key in _WRITING and self._is_read_only(args[0]):
@@ -132,7 +142,9 @@ class Rules:
             self._refuse("calculates ~ of a bool, which is -1 or -2 in Python: write `not`")
         if key is float and isinstance(args[0], self._types.Boolean):
             args = (self._types.int64,)
-        if getattr(key, "__module__", None) in ("_operator", "builtins") and self._types.uint64 not in args:
+        if any(getattr(kind, "dtype", kind) == self._types.uint64 for kind in args):
+            args = tuple(self._as_uint64(key, kind) for kind in args)
+        elif getattr(key, "__module__", None) in ("_operator", "builtins"):
             args = tuple(map(self._widen, args))
         found = self._ask("resolve_function_type", function, args, kws)
         if found and key == "static_getitem":
