@@ -56,6 +56,13 @@ class Numbered(Duel):
     seen = 74
 
 
+class Shifted(Duel):
+    """Choices are numbered from 1."""
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(3, start=1)
+
+
 class Scripted(Duel):
     """A duel in which the second player can be one that always plays rock."""
 

@@ -19,6 +19,7 @@ from envfleet.fleet.fleet import Fleet
 from envfleet.training.arena.shaping import RewardShaper, Shaping, find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.events import Results
+from envfleet.training.games.players import idle_actions
 from envfleet.training.opponents.opponents import Entry, Opponents
 from envfleet.training.phases import Phase
 
@@ -202,8 +203,7 @@ class Arena:
         """Start a step with the learner's actions in its seats, `(len(seats), …)`, and those of its opponents."""
         self._given = actions
         if self.game is not None:
-            space: Any = self.fleet.action_space
-            joint = np.zeros(space.shape, space.dtype)
+            joint = idle_actions(self.fleet.single_action_space, self.num_envs)
             joint[:, 0] = actions[: self.num_envs]
             if self._opponents.groups:
                 joint[:, 1] = self._opponents.act(self._observations[:, 1])

@@ -24,7 +24,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
-from envfleet.training.games.players import Player, Policy, Seated, check_actions, seat_player
+from envfleet.training.games.players import Player, Policy, Seated, check_actions, idle_actions, seat_player
 from envfleet.training.phases import DEFAULT_GAME
 
 _ONE, _TWO = 0, 1
@@ -266,8 +266,7 @@ class Table:
         self._policies = {k: SeatedPolicy(policy, self.seating, packing.unpacked) for k, policy in acting.items()}
         self._every = np.arange(fleet.num_envs)
         self._seats = np.zeros(fleet.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
-        space: Any = fleet.action_space
-        self._actions = np.zeros(space.shape, space.dtype)
+        self._actions = idle_actions(fleet.single_action_space, fleet.num_envs)
         self.returns = np.zeros((fleet.num_envs, 2))
         self.lengths = np.zeros(fleet.num_envs, np.int64)
 

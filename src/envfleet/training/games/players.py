@@ -47,6 +47,12 @@ class Seated:
     policy: Policy | None = None
 
 
+def idle_actions(space: spaces.Space[Any], num_rows: int) -> NDArray[Any]:
+    """Return actions of nobody, `(num_rows, …)`: zeros, or the first of each choice."""
+    shape = (num_rows, *(space.shape or ()))
+    return np.full(shape, getattr(space, "start", 0), space.dtype)
+
+
 class RandomPlayer:
     """Draws every action from the action space, also where others do not explore.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envfleet.agents import Agent
 from envfleet.envs.games import Game
 from envfleet.training.folder import agents_in
-from envfleet.training.games.players import OwnPlayer, seat_player
+from envfleet.training.games.players import OwnPlayer, idle_actions, seat_player
 from envfleet.training.opponents.pool import Files, Shelf, SnapshotPool, chances
 from envfleet.training.phases import (
     SCRIPT,
@@ -168,12 +168,12 @@ class Opponents:
     # ------------------------------------------------------------------ playing
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """Actions of all networks, `(N, …)`; 0 where there is none.
+        """Return actions of all networks, `(N, …)`; those of `idle_actions` where there is none.
 
         Args:
             observations: As the opponents see the game, `(N, …)`.
         """
-        actions = np.zeros((len(self._who), *(self._action_space.shape or ())), self._action_space.dtype)
+        actions = idle_actions(self._action_space, len(self._who))
         for place, rows in self.groups.items():
             is_deterministic = self._entries[place[0]].is_deterministic
             actions[rows] = self._players[place].act_batch(observations[rows], is_deterministic, env_indices=rows)

@@ -84,6 +84,18 @@ def test_sides_of_others_hold_observations_of_the_space(agent: dict[str, Any]) -
         assert trainer.agent.num_updates > 0
 
 
+@pytest.mark.parametrize("kind", ["none", "random", "self_play"])
+def test_the_side_of_nobody_takes_an_action_of_the_space(kind: str) -> None:
+    entries = [{"type": kind}, {"type": "none"}]
+    phase = {
+        "name": "a", "transitions": 60, "environment": {"id": "tests.unit.training.duel:Shifted"},
+        "opponent": {"type": "weighted_mixture", "opponents": entries},
+    }  # fmt: skip
+    training = {"rollout_steps": 8, "eval_frequency": None, "eval_games": 3}
+    with opened(parse_config({"curriculum": {"phases": [phase]}, "training": training, "agent": PPO})) as trainer:
+        assert trainer.run() == "completed"
+
+
 @pytest.mark.parametrize("agent", [SAC, PPO], ids=["SAC", "PPO"])
 def test_a_trainer_goes_on_to_the_last_bit(agent: dict[str, Any]) -> None:
     config = config_of(MIXED, agent)
