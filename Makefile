@@ -9,10 +9,10 @@ PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 RAY := tests/ray tests/rllib src/envfleet/rllib src/envfleet/workers/transports/ray
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick programs lint types imports docs bytecode check bench clean
+.PHONY: help demo test quick programs lint types imports docs bytecode check bench thirdparty clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## Train a hockey player for a minute, and see what it has learned
 	@$(BIN)/envfleet demo
@@ -66,8 +66,15 @@ check: ## Everything CI runs
 bench: $(READY) ## Compare fleets and kernels with their peers (20 minutes)
 	@$(BIN)/python -m benchmarks
 
+# An environment of its own, since these packages need older versions of others.
+thirdparty: ## Compare fleets of other packages' environments with Gymnasium (15 minutes)
+	@test -d .venv-third-party || $(PYTHON) -m venv .venv-third-party
+	@.venv-third-party/bin/python -m pip install -qq --disable-pip-version-check --editable . \
+		--requirement tests/third_party/requirements.txt
+	@.venv-third-party/bin/python -m pytest --confcutdir tests/third_party -m third_party tests/third_party
+
 clean: ## Remove .venv and everything built
-	rm -rf .venv site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-third-party site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # pip goes in first, as the one that Python brings takes twice as long; hatchling, so that the package is built by a
 # known version too. Then all pins, by two processes that look for no dependencies, and last whatever is still missing.

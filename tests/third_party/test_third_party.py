@@ -1,0 +1,33 @@
+"""Environments of other packages show the same bits as in `SyncVectorEnv`, start soon and step as fast as they can.
+
+They are in `requirements.txt` next to this file; `make thirdparty` installs them and runs this module.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from benchmarks.third_party import measure
+from benchmarks.third_party_cases import CASES
+
+SLOWEST_START, SLOWEST_AUTO = 1.5, 0.95
+
+
+@pytest.mark.third_party
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_a_fleet_of_it(name: str) -> None:
+    case = CASES[name]
+    if importlib.util.find_spec(case.module.partition(".")[0]) is None:
+        pytest.skip(f"{case.distribution} is not installed: see tests/third_party/requirements.txt")
+    for is_last in (False, True):  # what else the machine does may slow one measurement
+        found = measure(name)
+        if found["again"] == "same":  # else SyncVectorEnv does not repeat itself
+            assert (found["serial"], found["process"]) == ("same", "same")
+            assert found["thread"].partition(":")[0] == case.thread
+        start = found["start_s"] / found["async_start_s"]
+        if is_last or (start <= SLOWEST_START and found["auto"] >= SLOWEST_AUTO):
+            break
+    assert start <= SLOWEST_START, found
+    assert found["auto"] >= SLOWEST_AUTO, found
