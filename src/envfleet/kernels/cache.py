@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,10 @@ from pathlib import Path
 from envfleet.files import write_whole
 
 CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
+UNUSED_DAYS = 60
+"""How long kernels are kept that no process loads."""
+
+_NAME = re.compile(r".+-[0-9a-f]{24}")
 
 
 def cache_folder() -> Path:
@@ -54,14 +59,25 @@ def load_source(folder_name: str, name: str, text: str) -> types.ModuleType:
         name: Of the file.
         text: The source.
     """
-    path = _usable(cache_folder()) / folder_name / f"{name}.py"
-    if not path.exists() or path.read_bytes() != text.encode():
-        write_whole(path, text)
+    path = cache_folder() / folder_name / f"{name}.py"
+    if not (path.with_suffix(".code").is_file() and _holds(path, text)):  # else it may well be read-only
+        path = _usable(cache_folder()) / folder_name / path.name
+        if not _holds(path, text):
+            write_whole(path, text)
+    with contextlib.suppress(OSError):
+        os.utime(path)  # for `prune`
     module = types.ModuleType(f"envfleet_generated_{folder_name.replace('-', '_')}_{name}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # numba looks functions up there
     exec(compile(text, path, "exec"), vars(module))  # noqa: S102  # our own
     return module
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode()
+    except OSError:
+        return False
 
 
 def read_code(path: Path) -> bytes | None:
@@ -78,8 +94,27 @@ def read_code(path: Path) -> bytes | None:
 
 
 def write_code(path: Path, data: bytes) -> None:
-    """Keep machine code, packed so that damage shows."""
-    write_whole(path, zlib.compress(data, 1))
+    """Keep machine code, packed so that damage shows, and remove what no process has used for long."""
+    try:
+        write_whole(path, zlib.compress(data, 1))
+    except OSError as error:
+        sys.stderr.write(f"envfleet: {path} cannot be written ({error.strerror}): every process compiles again\n")
+    prune(path.parent.parent)
+
+
+def prune(folder: Path, days: int = UNUSED_DAYS) -> None:
+    """Remove kernels from a cache folder that no process has loaded for some days.
+
+    Args:
+        folder: The cache; only folders in it that `load_source` made are looked at.
+        days: Since the last use.
+    """
+    oldest_s = time.time() - days * 86_400
+    for kept in folder.glob("*-*"):
+        with contextlib.suppress(OSError):  # another process may remove it, too
+            times = [source.stat().st_mtime for source in kept.glob("*.py")]
+            if _NAME.fullmatch(kept.name) and times and max(times) < oldest_s:
+                shutil.rmtree(kept, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -112,14 +147,16 @@ def note(text: str, after_s: float = 0.3) -> Iterator[None]:
 @contextlib.contextmanager
 def alone(path: Path, name: str) -> Iterator[None]:
     """Wait until no other process or thread prepares a file, and say so if it takes long."""
-    with path.with_suffix(".lock").open("w") as file:
+    with contextlib.ExitStack() as stack:
         try:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with note(f"envfleet: waiting for another process, which compiles {name} ..."):
-                fcntl.flock(file, fcntl.LOCK_EX)
-        except (ImportError, OSError):  # a system, or a file system, without locks, where both compile
+            file = stack.enter_context(path.with_suffix(".lock").open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with note(f"envfleet: waiting for another process, which compiles {name} ..."):
+                    fcntl.flock(file, fcntl.LOCK_EX)
+        except (ImportError, OSError):  # no locks on this system or file system, or a read-only folder: both compile
             pass
         yield

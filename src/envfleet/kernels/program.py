@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import importlib.util
 import sys
 import types
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from envfleet.errors import EnvfleetError, KernelError, MissingDependency
-from envfleet.kernels.buffers import BufferPlan
+from envfleet.kernels.buffers import IS_RESET, NUMBERS, BufferPlan
 from envfleet.kernels.cache import alone, load_source, note, read_code, write_code
 from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.explaining import explain
@@ -162,8 +163,9 @@ def load_module(spec: KernelSpec, text: str, name: str, *more: str, debug: bool 
 
     framework = [(Path(__file__).parent / file).read_text("utf-8") for file in _FRAMEWORK]
     forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, spec.action.limits)
-    functions, versions = fingerprint_of(spec, has_places=debug), (numba.__version__, np.__version__, sys.version)
-    key = fingerprint([], functions, str(debug), text, repr(forms), *framework, *versions, *more)
+    functions, layouts = fingerprint_of(spec, has_places=debug), repr((BufferPlan(spec).all, IS_RESET, NUMBERS))
+    versions = importlib.metadata.version("envfleet"), numba.__version__, np.__version__, sys.version
+    key = fingerprint([], functions, str(debug), text, repr(forms), layouts, *framework, *versions, *more)
     return load_source(f"{spec.name}-{key}", name, text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from tests.unit.kernels import strokes
 from tests.unit.kernels.samples import Painter, Switches, Walker
 
 import envfleet
-from envfleet.kernels import Kernel, program
-from envfleet.kernels.buffers import BufferPlan
+from envfleet.kernels import Kernel, buffers, program
+from envfleet.kernels.buffers import ENDED_DTYPE, BufferPlan
 from envfleet.kernels.cache import cache_folder, read_code, write_code
 from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.kernel import read_kernel
@@ -253,6 +254,46 @@ def test_a_changed_table_or_closure_has_another_place(monkeypatch: pytest.Monkey
     monkeypatch.setattr(samples, "halve", samples.make_scaler(0.25))
     assert place(Switches) != before[0]
     assert place(Walker) != before[1]
+
+
+def test_layouts_and_versions_decide_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two fields swapped, the code of before was found, and all lengths were zero."""
+    before, fields = place(Walker), ENDED_DTYPE.descr
+    with monkeypatch.context() as patch:
+        patch.setattr(buffers, "ENDED_DTYPE", np.dtype([fields[k] for k in (0, 2, 1, 3, 4)], align=True))
+        assert place(Walker) != before
+    monkeypatch.setattr(importlib.metadata, "version", lambda _name: "another")
+    assert place(Walker) != before
+
+
+def test_a_read_only_folder_that_was_filled_before_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container: every process compiled again."""
+    finish(start(tmp_path, "-c", KERNEL))
+    files = sorted(tmp_path.rglob("*"))
+    refuse = "def refuse(*_args, **_kwargs): raise PermissionError(13, 'Permission denied')"
+    blocked = f"import os, tempfile\n{refuse}\ntempfile.TemporaryFile = os.utime = refuse\n"
+    assert finish(start(tmp_path, "-c", blocked + KERNEL)) == (expected(), "")
+    assert sorted(tmp_path.rglob("*")) == files
+
+
+def test_kernels_that_no_process_loads_are_removed(tmp_path: Path) -> None:
+    used, unused, other = tmp_path / f"Used-{'0' * 24}", tmp_path / f"Unused-{'1' * 24}", tmp_path / "someone-elses"
+    for folder in (used, unused, other):
+        folder.mkdir()
+        (folder / "loops.py").touch()
+        os.utime(folder / "loops.py", (0.0, 0.0 if folder != used else time.time()))
+    write_code(place(Walker).with_suffix(".code"), b"code")
+    assert (used.exists(), unused.exists(), other.exists()) == (True, False, True)
+    os.utime(place(Walker), (0.0, 0.0))
+    assert place(Walker).stat().st_mtime > time.time() - 60
+
+
+def test_code_that_cannot_be_kept_is_used_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    write_code(tmp_path / "file" / "loops.code", b"code")
+    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_replaced_with_one_note(
