@@ -132,6 +132,9 @@ OWNER_AWAKE_NS, WORKER_AWAKE_NS = 1_000_000, 400_000
 """How long to wait awake at most. A worker that does may take its owner's policy a core, so it sleeps sooner."""
 
 
+_WINDOW_CYCLES, _TRIAL_CYCLES = 64, 16
+
+
 class Choice:
     """Chooses whether a fleet waits awake or asleep, whichever is measured to make its owner faster.
 
@@ -139,28 +142,32 @@ class Choice:
     owner's policy counts, too. They are compared by their medians, because a mean is mostly what else the machine
     does. The faster way is kept, a tie sleeps, and the other is tried now and then, less often the longer it is not.
 
+    It begins asleep: awake, a cycle on a busy machine can take a hundred times as long, because a core that is yielded
+    comes back late. For the same reason a window awake ends as soon as it takes longer than its cycles would asleep.
+
     Args:
         owner: The owner's line, in which it is written.
     """
 
     def __init__(self, owner: Line) -> None:
         self._owner = owner
-        owner[IS_AWAKE] = True
+        owner[IS_AWAKE] = False
         self._cost_ns = {True: math.inf, False: math.inf}
-        self._keeps_awake = self._is_awake = True
-        self._is_trial = False
+        self._keeps_awake = self._is_awake = self._is_trial = False
         self._windows, self._rest = 0, 1  # since the last trial, and until the next
+        self._length, self._limit_ns = _TRIAL_CYCLES, math.inf
         self._cycles: list[int] = []
-        self._begun_ns = time.perf_counter_ns()
+        self._begun_ns = self._window_ns = time.perf_counter_ns()
 
     def begin(self, start_ns: int) -> None:
         """End a cycle and begin the next at `start_ns`."""
         self._cycles.append(start_ns - self._begun_ns)
         self._begun_ns = start_ns
-        if len(self._cycles) == (16 if self._is_trial else 64):
+        if len(self._cycles) == self._length or start_ns - self._window_ns > self._limit_ns:
             self._cost_ns[self._is_awake] = statistics.median(self._cycles)
             self._cycles.clear()
             self._choose()
+            self._window_ns = start_ns
         self._owner[IS_AWAKE] = self._is_awake
 
     def _choose(self) -> None:
@@ -172,6 +179,8 @@ class Choice:
         self._windows = 0 if self._is_trial else self._windows + 1
         self._is_trial = self._windows >= self._rest
         self._is_awake = self._keeps_awake is not self._is_trial
+        self._length = _TRIAL_CYCLES if self._is_trial else _WINDOW_CYCLES
+        self._limit_ns = self._length * self._cost_ns[False] if self._is_awake else math.inf
 
 
 class Waiting:

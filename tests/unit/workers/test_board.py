@@ -20,7 +20,7 @@ class Machine:
 
     def __init__(self, awake_us: float, asleep_us: float) -> None:
         self.line = lines_of(bytearray, 0)[0]
-        self.choice, self.now_ns, self.is_awake = Choice(self.line), time.perf_counter_ns(), True
+        self.choice, self.now_ns, self.is_awake = Choice(self.line), time.perf_counter_ns(), False
         self.costs_us = {True: awake_us, False: asleep_us}
 
     def run(self, count: int) -> Iterator[bool]:
@@ -45,7 +45,8 @@ class Machine:
 )
 def test_the_way_that_makes_cycles_shorter_is_kept(awake_us: float, asleep_us: float, is_awake: bool) -> None:
     machine = Machine(awake_us, asleep_us)
-    assert sum(machine.run(512)) > 0  # it begins awake
+    assert not any(machine.run(15))  # it begins asleep
+    assert sum(machine.run(496)) > 0
     assert machine.share_awake() == pytest.approx(float(is_awake), abs=0.02)
 
 
@@ -58,6 +59,25 @@ def test_the_way_changes_with_the_machine() -> None:
     machine.costs_us[True] = 100
     machine.share_awake()  # a trial finds it
     assert machine.share_awake() > 0.98
+
+
+def test_a_busy_machine_is_slow_for_a_few_cycles_only() -> None:
+    """Awake, a cycle takes a hundred times as long: trials end with their first cycle, and so does what was kept."""
+    machine = Machine(30_000, 300)
+    assert sum(machine.run(50)) == 1
+    assert sum(machine.run(450)) <= 4
+    machine = Machine(100, 300)
+    machine.share_awake()
+    machine.costs_us[True] = 30_000
+    assert sum(machine.run(64)) <= 4
+
+
+def test_one_late_cycle_ends_no_good_trial() -> None:
+    """Medians are compared, also of a trial that was ended early."""
+    machine = Machine(100, 300)
+    assert sum(machine.run(16 + 1 + 64 + 3)) > 0
+    machine.now_ns += 5 * 10**6
+    assert machine.share_awake() > 0.9
 
 
 def test_a_pause_between_steps_changes_nothing() -> None:
@@ -78,8 +98,9 @@ def test_waiting_ends_awake_and_is_counted() -> None:
 
     waiting = Waiting(owner, owner, sleep, awake_ns=OWNER_AWAKE_NS, choice=Choice(owner))
     assert waiting.choice is not None
-    start_ns = time.perf_counter_ns()
-    waiting.choice.begin(start_ns)
+    for _ in range(16):  # until it is tried awake
+        start_ns = time.perf_counter_ns()
+        waiting.choice.begin(start_ns)
     assert not waiting.wait(lambda: False, start_ns)
     assert waiting.waited_ns >= OWNER_AWAKE_NS
     assert len(slept) == 1
