@@ -12,6 +12,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,28 +36,34 @@ _EXACT = 2**53  # beyond it float64 no longer tells all integers apart
 def own_info(info: dict[str, Any]) -> dict[str, Any]:
     """Copy an info so deeply that its sub-environment can no longer change it.
 
-    Many environments return the same dict, or an array of their own, on every step. Arrays, dicts, lists and tuples are
-    copied at any depth; other objects are shared.
+    Many environments return the same dict, or an array of their own, on every step. Values are copied at any depth.
+    Environments, objects with a `__del__`, and what cannot be copied are shared.
     """
     return {key: value if type(value) in _ATOMS else _own(value) for key, value in info.items()}
 
 
 def _own(value: Any) -> Any:
     if type(value) in _ATOMS:
-        return value
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
+        owned = value
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        owned = value.copy()
+    elif isinstance(value, dict):
         owned = copy.copy(value)  # keeps the class: an OrderedDict stays one
         for key, item in value.items():
             owned[key] = _own(item)
-        return owned
-    if isinstance(value, list):
-        return [_own(item) for item in value]
-    if isinstance(value, tuple):
+    elif type(value) is list:
+        owned = [_own(item) for item in value]
+    elif isinstance(value, tuple):
         items = map(_own, value)
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value
+        owned = type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    elif isinstance(value, gym.Env) or hasattr(type(value), "__del__"):  # a copy would release what it shares
+        owned = value
+    else:
+        try:
+            owned = copy.deepcopy(value)
+        except Exception:  # noqa: BLE001  # whatever a foreign type may raise
+            owned = value
+    return owned
 
 
 def batch_infos(
@@ -74,7 +81,7 @@ def batch_infos(
         dense: Finished columns; merged with sparse values of the same key.
 
     Returns:
-        The arrays, each with its mask under `_key`. All are new; none shares memory with an info.
+        The arrays, each with its mask under `_key`. All are new; arrays of objects hold what the infos hold.
 
     Examples:
         >>> batch_infos(3, [(0, {"lives": 2}), (2, {"lives": 2.5})])
@@ -234,7 +241,7 @@ def _build_arrays(num_envs: int, indices: Sequence[int] | None, values: list[NDA
 def _build_objects(num_envs: int, indices: Sequence[int] | None, values: list[Any]) -> NDArray[Any]:
     array = np.full(num_envs, None, object)
     for index, value in zip(range(num_envs) if indices is None else indices, values, strict=True):
-        array[index] = value if type(value) in _ATOMS else _own(value)
+        array[index] = value
     return array
 
 

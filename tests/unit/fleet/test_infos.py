@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import threading
 from typing import Any
 
 import gymnasium as gym
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import GraphInstance
+from gymnasium.vector import AutoresetMode
 from hypothesis import given
+from tests.conftest import Backend
 
 from envfleet.fleet.infos import batch_infos, own_info, scatter_infos, take_infos
 from envfleet.testing.compare import mismatches
@@ -165,8 +170,36 @@ def test_nothing_gives_nothing():
     assert batch_infos(3, [(1, {})]) == {}
 
 
+@dataclasses.dataclass
+class Score:
+    points: list[int]
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.values = [1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plain) and self.values == other.values
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+class Unlike(list[int]):
+    """A list of a class of its own."""
+
+
 def mutable_info() -> dict[str, Any]:
     return {
+        "set": {1},
+        "deque": collections.deque([1], maxlen=4),
+        "bytes": bytearray(b"a"),
+        "dataclass": Score([1]),
+        "plain": Plain(),
+        "unlike": Unlike([1]),
+        "tensor": torch.zeros(1),
+        "objects": np.array([[1], None], object),
+        "nested": [{"set": {1}}],
         "array": np.zeros(2),
         "list": [np.zeros(2), [1]],
         "dict": {"array": np.zeros(2), "list": [1]},
@@ -189,6 +222,15 @@ def spoil(info: dict[str, Any]) -> None:
     info["graph"].nodes[:] = 9
     info["ordered"]["a"][:] = 9
     info["new"] = 9
+    info["set"].add(9)
+    info["deque"].append(9)
+    info["bytes"][:] = b"z"
+    info["dataclass"].points.append(9)
+    info["plain"].values.append(9)
+    info["unlike"].append(9)
+    info["tensor"].fill_(9)
+    info["objects"][0].append(9)
+    info["nested"][0]["set"].add(9)
 
 
 def test_an_owned_info_is_the_owner_s():
@@ -199,15 +241,55 @@ def test_an_owned_info_is_the_owner_s():
     assert_same(owned, mutable_info())
 
 
-def test_batched_infos_share_nothing_with_the_infos():
-    info = mutable_info()
-    unlike: dict[str, Any] = {"dict": 3, "array": np.zeros(3)}  # makes them arrays of objects
-    infos = batch_infos(2, [(0, info), (1, unlike)])
-    whole = batch_infos(1, [(0, info)])
-    spoil(info)
-    fresh = mutable_info()
-    assert_same(infos, batch_infos(2, [(0, fresh), (1, unlike)]))
-    assert_same(whole, batch_infos(1, [(0, fresh)]))
+def test_what_cannot_be_copied_is_shared():
+    lock = threading.Lock()
+    assert own_info({"lock": lock, "list": [lock]}) == {"lock": lock, "list": [lock]}
+
+
+class Spoiling(gym.Env[Any, Any]):
+    """Returns one info, which it changes in every call."""
+
+    observation_space: Any = gym.spaces.Discrete(2)
+    action_space: Any = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.info = {"set": {0}, "deque": collections.deque([0]), "dataclass": Score([0]), "tensor": torch.zeros(1)}
+        self.count = 0
+
+    def _spoil(self) -> dict[str, Any]:
+        self.count += 1
+        self.info["set"].add(self.count)
+        self.info["deque"].append(self.count)
+        self.info["dataclass"].points.append(self.count)
+        self.info["tensor"] += 1
+        return self.info
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return 0, self._spoil()
+
+    def step(self, action: int) -> Any:
+        return 0, 0.0, self.count % 3 == 0, False, self._spoil()
+
+
+def test_infos_stay_as_they_were_returned(backend: Backend, autoreset_mode: AutoresetMode) -> None:
+    def told(infos: Any) -> list[Any]:
+        rows = [[infos[key][row] for row in range(2)] for key in ("set", "deque", "dataclass", "tensor")]
+        return [[str(value) for value in row] for row in rows]
+
+    kept, texts = [], []
+    with backend([Spoiling] * 2, autoreset_mode=autoreset_mode) as fleet:
+        kept.append(fleet.reset(seed=0)[1])
+        texts.append(told(kept[-1]))
+        for _ in range(4):
+            *_, ended, _, infos = fleet.step(np.zeros(2, int))
+            if "final_info" in infos:
+                assert [len(value) for value in infos["final_info"]["set"]] == [len(infos["set"][0]) - 1] * 2
+            kept.append(infos)
+            texts.append(told(infos))
+            if autoreset_mode is AutoresetMode.DISABLED and ended.any():
+                fleet.reset(options={"reset_mask": ended})
+    assert [told(infos) for infos in kept] == texts
 
 
 def test_each_mask_is_an_array_of_its_own():

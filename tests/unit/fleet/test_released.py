@@ -47,9 +47,13 @@ def test_a_closed_fleet_is_freed_at_once(make_fleet: Callable[..., Any]) -> None
     use(make_fleet(2, autoreset_mode="NEXT_STEP"))  # imports, and starts what all fleets share
     with no_collection():
         before = psutil.Process().num_fds()
-        kept = use(make_fleet(2, autoreset_mode="NEXT_STEP"))
+        fleet = make_fleet(2, autoreset_mode="NEXT_STEP")
+        kind = fleet.plan.backend
+        kept = use(fleet)
+        del fleet
         assert [one() for one in kept] == [None, None]
-        assert psutil.Process().num_fds() <= before
+        if kind != "remote":  # whose service is in this process, too
+            assert psutil.Process().num_fds() <= before
 
 
 class Pinned(CountingEnv):
