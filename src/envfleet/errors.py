@@ -148,6 +148,12 @@ class ObservationError(EnvfleetError, ValueError):
     code = "bad_observation"
 
 
+class RewardError(EnvfleetError, ValueError):
+    """A sub-environment, or a shaping function, returned a reward that is not finite, and training cannot use it."""
+
+    code = "bad_reward"
+
+
 class TrainingDiverged(EnvfleetError, ArithmeticError):
     """A loss is no finite number any more; the message says which, and what to do."""
 

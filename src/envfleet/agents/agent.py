@@ -134,6 +134,11 @@ class Agent(abc.ABC, Generic[Config]):
         """
         array, shape = self.pack(observations), self.packing.space.shape or ()
         if not array.ndim or array.shape[1:] != shape:
+            if self.packing.is_nested and not isinstance(observations, (Mapping, tuple)):
+                raise InvalidArgument(
+                    f"observations are an array of shape {array.shape}, expected the form of "
+                    f"{self.observation_space}: pass what the environment returns, or several of them batched"
+                )
             raise InvalidArgument(
                 f"observations have shape {array.shape}, expected (N, …) = (N, {', '.join(map(str, shape))}): pass one "
                 f"row per sub-environment, of {self.observation_space}"

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from gymnasium import spaces
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -160,7 +161,8 @@ class RunOptions:
             rebuilt.
         max_restarts: Failures allowed within any hour with `on_failure="restart"`; `None` for what the configuration
             says.
-        max_minutes: The run stops after so many, evaluations included; `None` for never.
+        max_minutes: The run stops after so many, evaluations included; `None` for never. An evaluation that is under
+            way, or is the last one, may take a tenth of that and one minute more.
         max_transitions: The run stops after so many; `None` for never.
 
     Raises:
@@ -183,7 +185,9 @@ class RunOptions:
         if self.max_restarts is not None:
             check_whole("max_restarts", self.max_restarts, 0)
         for name in ("max_minutes", "max_transitions"):
-            if (value := vars(self)[name]) is not None and (isinstance(value, str) or not 0 < value < math.inf):
+            value = vars(self)[name]
+            is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 < value < math.inf):
                 raise InvalidArgument(f"{name}={value!r}: pass a number above 0, or leave it out")
 
 

@@ -182,6 +182,8 @@ class _Search:
         try:
             if self._train(trial, drawn, run_dir) == "interrupted":
                 return False
+            if _SCORE not in trial.user_attrs:
+                raise optuna.TrialPruned("no evaluation was finished before max_minutes were over")
         except (TrainingDiverged, optuna.TrialPruned) as error:
             self.study.tell(trial, state=TrialState.PRUNED)
             self.console.print(f"  ended early: {error}", markup=False)

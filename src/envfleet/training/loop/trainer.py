@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envfleet.agents.means import Means
 from envfleet.agents.packing import fits_float32
-from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
+from envfleet.errors import InvalidArgument, ObservationError, RewardError, TrainingDiverged
 from envfleet.training import events
 from envfleet.training.arena.arena import ArenaStep
 from envfleet.training.arena.building import check_phases, make_agent, make_arena
@@ -34,6 +34,7 @@ from envfleet.training.phases import Environment
 
 _LEARNED_EVERY = 1_000  # transitions
 _PROGRESS_EVERY_S = 1.0
+_EVALUATION_SHARE, _EVALUATION_MINUTES = 1.1, 1.0  # of max_minutes, and beyond that: when an evaluation ends unfinished
 
 
 class Trainer:
@@ -111,8 +112,9 @@ class Trainer:
             Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"` or `"interrupted"`.
 
         Raises:
-            TrainingDiverged: A loss or a reward is not finite; the message says which checkpoint is from before.
-            ObservationError: A sub-environment returned an observation that is not finite.
+            TrainingDiverged: A loss is not finite; the message says which checkpoint is from before.
+            RewardError: A reward is not finite in float32; likewise.
+            ObservationError: A sub-environment returned an observation that is not finite in float32; likewise.
             SubEnvError: A sub-environment raised, and `on_failure` is `"raise"`.
         """
         self._should_stop = should_stop
@@ -122,10 +124,10 @@ class Trainer:
                 self.evaluate()
             while (reason := self._why_stop(should_stop)) is None:
                 self.round()
-        except TrainingDiverged as error:
+        except (TrainingDiverged, RewardError, ObservationError) as error:
             latest = None if self._folder is None else self._folder.latest
             found = "there is no checkpoint yet" if latest is None else f"the checkpoint {latest} is from before"
-            raise TrainingDiverged(f"{error}; {found}") from None
+            raise type(error)(f"{error}; {found}") from None
         return self._end(reason)
 
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
@@ -167,9 +169,7 @@ class Trainer:
     def _check(self, step: ArenaStep) -> None:
         """Check that rewards and observations are finite and in their space, before anything is learned from them."""
         made, num_envs = step.transitions, self._arena.num_envs
-        _check_all(
-            made.rewards, fits_float32(made.rewards), "the reward", made.env_indices % num_envs, TrainingDiverged
-        )
+        _check_all(made.rewards, fits_float32(made.rewards), "the reward", made.env_indices % num_envs, RewardError)
         self._check_observations(made.next_observations, made.env_indices)
         if step.results is not None:  # else those are the same
             self._check_observations(step.observations, self._arena.seats)
@@ -277,12 +277,25 @@ class Trainer:
         self.tally.is_examination_due = True
         self._tell(events.Evaluating)
         with contextlib.suppress(Stopped):
-            found = self._examiner.examine(self.agent, self._pool, self._should_stop)
+            found = self._examiner.examine(self.agent, self._pool, self._must_end_evaluation)
             is_best = self.tally.take_examination(found)
             self._tell(events.Evaluated, is_best=is_best, **vars(found))
             if is_best and self._folder is not None:
                 self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
+        if self.tally.is_examination_due and not self._should_stop():
+            warnings.warn(
+                f"an evaluation was not finished {self._watch.elapsed_s / 60:.3g} minutes after the beginning, with "
+                f"max_minutes={self.options.max_minutes}: pass more minutes, lower training.eval_games, or see that "
+                "episodes end",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self._watch.lap("evaluation")
+
+    def _must_end_evaluation(self) -> bool:
+        limit = self.options.max_minutes
+        is_over = limit is not None and self._watch.elapsed_s / 60 > limit * _EVALUATION_SHARE + _EVALUATION_MINUTES
+        return is_over or self._should_stop()
 
     def _make_examiner(self) -> Examiner:
         plan, asked = self._arena.fleet.plan, self.options
@@ -310,7 +323,7 @@ class Trainer:
         try:
             if reason != "interrupted" and self.tally.examined_at != self.transitions:
                 self.evaluate()
-                reason = "interrupted" if self.tally.is_examination_due else reason
+                reason = "interrupted" if self.tally.is_examination_due and self._should_stop() else reason
         except Exception:
             self.save(learner)
             raise
@@ -331,8 +344,14 @@ class Trainer:
             phase_name=self.tally.phase.name,
             **own,
         )
-        for observer in self._observers.values():
-            observer.on_event(event)
+        for name, observer in self._observers.items():
+            try:
+                observer.on_event(event)
+            except Exception as error:
+                error.add_note(
+                    f"raised by the observer {name.partition('.')[0]} at {kind.__name__}, which ended the run"
+                )
+                raise
 
     def _tell_learned(self) -> None:
         figures, self.tally.figures = self.tally.figures.result(), Means()

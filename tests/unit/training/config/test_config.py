@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jsonschema_rs
 import numpy as np
@@ -24,6 +25,7 @@ from envfleet.training.config import (
     AgentSection,
     Hyperparameters,
     RunConfig,
+    RunOptions,
     Training,
     agent_config,
     find_config,
@@ -189,3 +191,13 @@ def test_all_mistakes_of_a_section_are_told_together() -> None:
         "did you mean type?",
     ):
         assert place in told
+
+
+@pytest.mark.parametrize("value", [[1], {}, "x", True, 0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["max_minutes", "max_transitions"])
+def test_limits_of_a_run_are_numbers_above_0(name: str, value: Any) -> None:
+    limits: dict[str, Any] = {name: value}
+    with pytest.raises(InvalidArgument, match=rf"^{name}=.*: pass a number above 0, or leave it out"):
+        RunOptions(**limits)
+    limits = {name: np.int64(2)}
+    assert getattr(RunOptions(**limits), name) == 2

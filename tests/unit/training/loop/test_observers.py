@@ -10,7 +10,7 @@ import pytest
 
 from envfleet.training.arena.stopwatch import Lap, Stopwatch
 from envfleet.training.config import parse_config
-from envfleet.training.events import Event, Observer
+from envfleet.training.events import Began, Event, Observer
 from envfleet.training.loop.trainer import Trainer
 
 
@@ -57,3 +57,22 @@ def test_two_observers_of_one_class_keep_a_state_each() -> None:
         trainer.begin()
         resumed.load_state_dict(trainer.state_dict())
     assert [one.count for one in again] == [5, 7]  # two events each: the run and its phase began
+
+
+class Faulty(Observer):
+    """An observer with a mistake."""
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Began):
+            raise KeyError("reward")
+
+
+def test_an_observer_that_raises_is_named() -> None:
+    phase = {"name": "a", "transitions": 8, "environment": {"id": "CartPole-v1"}}
+    config = parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": "PPO"}})
+    with (
+        contextlib.closing(Trainer(config, observers=[Counter(), Faulty()])) as trainer,
+        pytest.raises(KeyError, match="reward") as caught,
+    ):
+        trainer.run()
+    assert caught.value.__notes__ == ["raised by the observer Faulty at Began, which ended the run"]

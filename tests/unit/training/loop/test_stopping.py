@@ -16,6 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from envfleet.training import train
+from envfleet.training.loop import trainer
 
 NOTICE = "Saving after this round; Ctrl-C again ends at once, without saving."
 
@@ -86,3 +87,20 @@ def test_the_first_is_answered_at_once_and_saves_and_the_second_does_not_wait(tm
         assert process.wait(60) == -signal.SIGINT
         assert time.monotonic() - begin < 60  # of the 100 that the step would have taken
         assert not (tmp_path / "run-100" / "resume.pt").exists()
+
+
+@pytest.mark.timeout(60)
+def test_an_evaluation_of_endless_episodes_ends_after_the_minutes_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "_EVALUATION_MINUTES", 0.0)
+    place = {"id": f"{__name__}:Slow-v0", "kwargs": {"seconds": 0}}
+    phase = {"name": "a", "transitions": 10**9, "environment": place, "opponent": {"type": "none"}}
+    config = {"curriculum": {"phases": [phase]}, "agent": {"type": "PPO", "hyperparameters": {"hidden": [4]}}}
+    with pytest.warns(RuntimeWarning, match=r"not finished .* with max_minutes=0.02.* see that episodes end"):
+        result = train(
+            config, backend="serial", max_minutes=0.02, base_output_dir=tmp_path, run_name="a", verbose=False
+        )
+    assert result.reason == "max_minutes"
+    assert result.evaluation == {}
+    assert result.checkpoint is not None

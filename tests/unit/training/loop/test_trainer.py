@@ -14,7 +14,7 @@ import pytest
 from tests.unit.training.watching import Watcher
 
 from envfleet.agents import DDDQN, PPO, Transitions, load_agent
-from envfleet.errors import InvalidArgument, ObservationError, RestartBudgetSpent, SubEnvError, TrainingDiverged
+from envfleet.errors import InvalidArgument, ObservationError, RestartBudgetSpent, RewardError, SubEnvError
 from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Evaluating, Learned, PhaseBegan, Saved
@@ -167,7 +167,7 @@ def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
 
 def test_a_reward_that_is_no_number_ends_training_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     config = config_of({"transitions": 400}, env=f"{ENVS}:unsound", warmup_steps=20, checkpoint_frequency=30)
-    with pytest.raises(TrainingDiverged, match=r"returned nan in the reward, .*; the checkpoint .*\.pt is from before"):
+    with pytest.raises(RewardError, match=r"returned nan in the reward, .*; the checkpoint .*\.pt is from before"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
     saved = sorted((tmp_path / "a" / "checkpoints").glob("*.pt"))
     assert [path.stem for path in saved][:1] == ["000000000030"]
@@ -175,9 +175,9 @@ def test_a_reward_that_is_no_number_ends_training_and_leaves_the_last_checkpoint
     assert all(tensor.isfinite().all() for network in weights.values() for tensor in network.values())
 
 
-def test_divergence_before_the_first_checkpoint_names_none(tmp_path: Path) -> None:
+def test_a_reward_before_the_first_checkpoint_names_none(tmp_path: Path) -> None:
     config = config_of({"transitions": 400}, env=f"{ENVS}:unsound", warmup_steps=20)
-    with pytest.raises(TrainingDiverged, match="there is no checkpoint yet"):
+    with pytest.raises(RewardError, match="there is no checkpoint yet"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
 
@@ -259,7 +259,7 @@ def test_resuming_removes_what_a_killed_save_left(tmp_path: Path) -> None:
     assert not any(path.exists() for path in left)
 
 
-@pytest.mark.parametrize(("column", "error"), [("reward", TrainingDiverged), ("observation", ObservationError)])
+@pytest.mark.parametrize(("column", "error"), [("reward", RewardError), ("observation", ObservationError)])
 def test_numbers_that_only_float64_holds_are_reported_at_the_environment(column: str, error: type[Exception]) -> None:
     config = config_of({"transitions": 160}, env=f"{ENVS}:large_{column}")
     with pytest.raises(error, match=rf"sub-environment \d returned 1e\+300 in .*{column}.*finite in float32"):
