@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
-from envfleet.errors import EnvfleetError, InvalidArgument
+from envfleet.errors import EnvfleetError, InvalidArgument, SubEnvError
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
@@ -72,14 +72,15 @@ def choose_engine(blueprint: Blueprint) -> Engine:
         return build_engine(blueprint, "process", f"auto: {min(needs)} needs processes")
     reason = _reason_against_trials(blueprint)
     backend, rates = "serial", dict[str, float]()
-    if reason is None:
-        serial = Fleet(build_engine(blueprint, "serial", "a trial"))
-        try:
-            with serial:
-                backend, reason = _compare(serial, blueprint, rates)
-        except EnvfleetError as error:
-            reason = f"the trial with random actions failed: {str(error).splitlines()[0]}"
-    engine = build_engine(blueprint, backend, f"auto: {reason}")
+    try:
+        if reason is None:
+            backend, reason = _try_both(blueprint, rates)
+        engine = build_engine(blueprint, backend, f"auto: {reason}")
+    except SubEnvError as error:
+        if error.verb != "make" or backend == "process" or os.name != "posix" or blueprint.num_envs < 2:
+            raise
+        reason = f"not all could be built in one process: {str(error).splitlines()[0]}"
+        engine = build_engine(blueprint, "process", f"auto: {reason}")
     plan = dataclasses.replace(engine.traits.plan, trials=tuple(rates.items()))
     engine.traits = dataclasses.replace(engine.traits, plan=plan)
     return engine
@@ -94,6 +95,16 @@ def _reason_against_trials(blueprint: Blueprint) -> str | None:
         return "there is one usable core"
     each = blueprint.options.envs_per_worker or 1
     return "there is one worker" if blueprint.options.workers == 1 or each >= blueprint.num_envs else None
+
+
+def _try_both(blueprint: Blueprint, rates: dict[str, float]) -> tuple[str, str]:
+    """Return the backend to use after a trial, and why; write into `rates` what was measured."""
+    serial = Fleet(build_engine(blueprint, "serial", "a trial"))
+    try:
+        with serial:
+            return _compare(serial, blueprint, rates)
+    except EnvfleetError as error:
+        return "serial", f"the trial with random actions failed: {str(error).splitlines()[0]}"
 
 
 def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tuple[str, str]:

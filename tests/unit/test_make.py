@@ -13,6 +13,7 @@ import pytest
 import envfleet
 from envfleet import choice
 from envfleet.backends import plan_workers
+from envfleet.errors import SubEnvError
 from envfleet.options import Options
 from envfleet.testing.envs import CountingEnv
 
@@ -115,6 +116,34 @@ def test_auto_leaves_environments_that_fail_the_trial_in_one_thread(
         assert words in fleet.plan.reason
         assert "\n" not in fleet.plan.reason
         fleet.reset(seed=0)
+
+
+class OnlyOne(CountingEnv):
+    """Allows one instance per process, as emulators do."""
+
+    is_there = False
+
+    def __init__(self) -> None:
+        if OnlyOne.is_there:
+            raise RuntimeError("only one emulator per process")
+        super().__init__()
+        OnlyOne.is_there = True
+
+    def close(self) -> None:
+        OnlyOne.is_there = False
+
+
+@pytest.mark.parametrize("num_cores", [1, 2])
+def test_auto_builds_in_processes_what_cannot_be_built_in_one(monkeypatch: pytest.MonkeyPatch, num_cores: int) -> None:
+    monkeypatch.setattr(choice, "whole_cores", lambda: num_cores)
+    with envfleet.make(OnlyOne, num_envs=2, envs_per_worker=1) as fleet:
+        assert fleet.plan.backend == "process"
+        assert "only one emulator per process" in fleet.plan.reason
+        fleet.reset(seed=0)
+        assert fleet.step([0, 0])[1].tolist() == [1, 1]
+    with pytest.raises(SubEnvError, match=r'need backend="process" and envs_per_worker=1'):
+        envfleet.make(OnlyOne, num_envs=2, workers=1)
+    assert not OnlyOne.is_there
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,11 @@ from envfleet.workers.failures import make_failure, repair_info
 from envfleet.workers.replay import EpisodeLog
 from envfleet.workers.state import EnvState, load_env, save_env, set_rng_state
 
+_ONE_PER_PROCESS = (
+    "(Others were built in this process before. Environments that allow one instance per process need "
+    'backend="process" and envs_per_worker=1.)'
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class GroupPlan:
@@ -155,6 +160,8 @@ class EnvGroup:
                 self.close()
                 raise
             except self._caught as error:
+                if row > 0:
+                    error.add_note(_ONE_PER_PROCESS)
                 failure = self._describe(row, "make", error)
                 self.close()
                 raise SubEnvError([failure]) from error
