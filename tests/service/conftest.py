@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import random
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,12 @@ class Caller:
     def create(self, env: str = TURBOFAN, num_envs: int = 3, **more: Any) -> str:
         fleet: str = self.call("/fleets", env=env, num_envs=num_envs, **more)["fleet"]
         return fleet
+
+
+@pytest.fixture
+def seeded_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seeds that the service of this process draws for ranked episodes are the same each time."""
+    monkeypatch.setattr("envfleet.service.hosting.hosted.secrets.randbits", random.Random(0).getrandbits)
 
 
 @pytest.fixture

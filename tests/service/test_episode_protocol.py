@@ -185,6 +185,7 @@ def test_an_unknown_action_is_refused_in_words(ann: Caller) -> None:
     assert "action=-1" in reply["infos"][1]["error"]
 
 
+@pytest.mark.usefixtures("seeded_engines")
 def test_scores_of_the_original_board(ann: Caller, service: Service) -> None:
     caller = Caller(ann.http, service.tokens.create("carl"))
     address = f"/api/v1/user/{caller.token}/score?limit=100"

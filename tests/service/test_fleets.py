@@ -208,6 +208,7 @@ def test_fleets_left_alone_are_reaped_and_their_episodes_count(tmp_path: Path) -
         assert board[0]["score"] == pytest.approx((totals["terminated"] + totals["abandoned"] - PENALTY) / 2)
 
 
+@pytest.mark.usefixtures("seeded_engines")
 def test_a_wrecked_episode_wrecks_nobody_elses_score(tmp_path: Path) -> None:
     """Sixteen engines run when the fleet is closed, as in the guide, after somebody repaired until −900,000."""
     with process(make_settings(tmp_path)) as here:

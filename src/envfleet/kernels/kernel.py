@@ -134,7 +134,7 @@ class ArraySpec:
             low = space.low
         else:
             low = getattr(space, "start", 0)  # none of MultiBinary
-            choices = space.nvec if isinstance(space, spaces.MultiDiscrete) else getattr(space, "n", 0)
+            choices: Any = space.nvec if isinstance(space, spaces.MultiDiscrete) else getattr(space, "n", 0)
             high = low + (2 if isinstance(space, spaces.MultiBinary) else choices)
         first, end = (np.broadcast_to(bound, self.shape).ravel().astype(np.int64) for bound in (low, high))
         return first, end
