@@ -25,7 +25,8 @@ class KernelInfos:
 
     def __init__(self, spec: KernelSpec, num_envs: int, options: Options) -> None:
         self._names, self._num_envs = spec.info_fields, num_envs
-        self._records, self._unpack = options.record_episodes, spec.observation.unpack
+        self._records = options.record_episodes
+        self._unpack, self._has_parts = spec.observation.unpack, bool(spec.observation.parts)
         self._all = np.ones(num_envs, np.bool_)
         self._all.flags.writeable = False
 
@@ -54,10 +55,10 @@ class KernelInfos:
         """Return Gymnasium's `final_obs` and `final_info`."""
         mask = np.zeros(self._num_envs, np.bool_)
         mask[rows] = True
-        observations = np.full(self._num_envs, None, object)
-        for row, observation in zip(rows.tolist(), last, strict=True):
-            is_int = observation.shape == () and last.dtype.kind in "iu"
-            observations[row] = int(observation) if is_int else self._unpack(observation)
+        observations = np.empty(self._num_envs, object)  # of None
+        is_int = last.ndim == 1 and last.dtype.kind in "iu"
+        each = last.tolist() if is_int else map(self._unpack, last) if self._has_parts else last
+        observations[rows] = np.fromiter(each, object, len(last))
         final: dict[str, Any] = {}
         for name, values in infos.items():
             final[name] = np.zeros((self._num_envs, *values.shape[1:]), values.dtype)
