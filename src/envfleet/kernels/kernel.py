@@ -131,10 +131,10 @@ class ArraySpec:
                 return None
             widest = np.dtype(f"{self.dtype.kind}8")
             high = np.minimum(space.high.astype(widest), np.iinfo(np.int64).max - 1).astype(np.int64) + 1
-            low = space.low
+            low: Any = space.low
         else:
             low = getattr(space, "start", 0)  # none of MultiBinary
-            choices: Any = space.nvec if isinstance(space, spaces.MultiDiscrete) else getattr(space, "n", 0)
+            choices = space.nvec if isinstance(space, spaces.MultiDiscrete) else getattr(space, "n", 0)
             high = low + (2 if isinstance(space, spaces.MultiBinary) else choices)
         first, end = (np.broadcast_to(bound, self.shape).ravel().astype(np.int64) for bound in (low, high))
         return first, end
