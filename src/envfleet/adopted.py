@@ -71,7 +71,7 @@ class AdoptedEngine(Engine):
         self._observations: Any = None
         self._finals: Any = None
         self._result: Any = None
-        self._is_inside = False  # in a step or reset, which whatever was raised has cut short
+        self._is_inside = False  # in a step or reset, which an exception cuts short
         self._steps, self._step_s = 0, 0.0
 
     def step(self, actions: Any) -> StepResult:
@@ -81,12 +81,12 @@ class AdoptedEngine(Engine):
         self._action_layout.unbatch(actions, self.traits.num_envs)  # checks them: not every vector environment does
         start_s, self._is_inside = time.perf_counter(), True
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
-        self._is_inside = False
         self._step_s += time.perf_counter() - start_s
         self._steps += self.traits.num_envs
         infos = dict(infos)
         rewards, flags = np.asarray(rewards, np.float64), np.array((terminated, truncated), np.bool_)
         self._observations, self._finals = deepcopy((observations, infos.get("final_obs")))
+        self._is_inside = False
         episodes = self._episodes
         if episodes.on_step(rewards, flags) and episodes.described is not None:
             infos.update(episodes.described.entries(self.traits.num_envs))
@@ -140,7 +140,6 @@ class AdoptedEngine(Engine):
         given = {} if options is None else {"options": options}
         self._is_inside = True
         observations, infos = self._env.reset(**({} if seeds is None else {"seed": seeds}), **given)
-        self._is_inside = False
         self._episodes.begin(None if rows is None else rows.tolist())
         leaves = self._layout.apart(observations)
         # EnvPool returns those that were reset only, in order.
@@ -150,7 +149,7 @@ class AdoptedEngine(Engine):
             for leaf, found in zip(self._layout.apart(observations), leaves, strict=True):
                 leaf[rows] = found[places]
             rows = places
-        self._observations = observations
+        self._observations, self._is_inside = observations, False
         return dict(infos) if rows is None else take_infos(infos, rows)
 
     def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
@@ -178,7 +177,8 @@ class AdoptedEngine(Engine):
     def state_after(self, error: BaseException) -> Lifecycle | None:
         """Return the state of the fleet after a request that raised `error`."""
         is_inside, self._is_inside = self._is_inside, False
-        return Lifecycle.TORN if is_inside else super().state_after(error)
+        # A call that raises, such as `render`, changes no episode; one that is interrupted may be incomplete.
+        return Lifecycle.TORN if is_inside or not isinstance(error, Exception) else None
 
     def episodes(self) -> EpisodeStatus:
         """Return where every episode stands."""

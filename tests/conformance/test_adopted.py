@@ -199,3 +199,16 @@ def test_wrong_actions_are_refused_before_anything_is_stepped(actions: list[floa
         with pytest.raises(InvalidArgument, match="actions"):
             fleet.step(np.array(actions))
         assert fleet.step(np.array([0, 1]))[0].shape == (2, 4)
+
+
+class _UndrawableEnv(CountingEnv):
+    def render(self) -> Any:
+        raise RuntimeError("no display")
+
+
+def test_a_render_that_fails_changes_nothing() -> None:
+    with envfleet.adopt(SyncVectorEnv([_UndrawableEnv] * 2)) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(RuntimeError, match="no display"):
+            fleet.render()
+        assert fleet.step(np.zeros(2, np.int64))[0][:, 0].tolist() == [1, 1]

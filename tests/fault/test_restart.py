@@ -248,14 +248,13 @@ def test_statistics_of_the_lost_episode(backend: Backend, tmp_path: Path) -> Non
     assert infos["episode"]["r"][FAULTY] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("call", ["get_attr", "set_attr", "get_state", "set_state"])
+@pytest.mark.parametrize("call", ["get_attr", "set_attr", "get_state"])
 def test_a_call_is_lost_but_not_the_fleet(call: str) -> None:
     """A worker found dead by a call that cannot be repeated elsewhere: that call fails, and the fleet goes on."""
     with Backend("process", 2)(env_fns_with("raise", faulty=()), on_failure="restart") as fleet:
         fleet.reset(seed=0)
-        states = fleet.get_state()
         os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
-        arguments: dict[str, list[Any]] = {"get_attr": ["count"], "set_attr": ["length", 3], "set_state": [states]}
+        arguments: dict[str, list[Any]] = {"get_attr": ["count"], "set_attr": ["length", 3]}
         with pytest.raises(WorkerDied) as caught:
             getattr(fleet, call)(*arguments.get(call, []))
         assert "on_failure" not in str(caught.value)

@@ -48,8 +48,7 @@ class ColumnWriter:
     def __init__(self, values: NDArray[np.int64], given: NDArray[np.bool_]) -> None:
         self._values, self._given = values, given
         self._cells: dict[str, tuple[type, Any, Any]] = {}
-        self.is_dirty = False
-        values[...] = given[...] = 0  # a worker that died left what it had written
+        self.is_dirty = True  # with what a predecessor had written, of which the owner may not have read all
 
     def learn(self, table: list[Column]) -> None:
         """Take the owner's table."""

@@ -30,26 +30,32 @@ class Crew:
         plans: What each worker is built from.
         options: Of the fleet.
         transport: Carries the workers; not started yet.
-        describe_rows: Returns what is known of the episodes of some rows, in words.
+        describe_rows: Returns what is known of the episodes of some rows, in words, given the seeds of all.
 
     Attributes:
         lines: Words of each worker.
         spans: Rows of each worker.
         every: All workers.
         lost: Rows whose worker was lost, and why, which is to be told with the step that is under way, or the next.
+        seeds: Seed that each row was last given, by the caller or when it was rebuilt.
         restarts: How often each worker, or a sub-environment of it, was replaced.
         waiting: How the owner waits.
         tick_s: How often to look after the workers while it waits.
     """
 
     def __init__(
-        self, plans: Sequence[GroupPlan], options: Options, transport: Transport, describe_rows: Callable[[range], str]
+        self,
+        plans: Sequence[GroupPlan],
+        options: Options,
+        transport: Transport,
+        describe_rows: Callable[[list[int | None], range], str],
     ) -> None:
         self._plans, self._options, self.transport, self._describe_rows = list(plans), options, transport, describe_rows
         self.lines, self.waiting = transport.lines, transport.waiting
         self.spans = [plan.rows for plan in plans]
         self.every = list(range(len(plans)))
         self.lost: dict[int, errors.EnvfleetError] = {}
+        self.seeds: list[int | None] = [None] * plans[-1].rows.stop
         self.restarts: collections.Counter[int] = collections.Counter()
         self.rebuilding: set[int] = set()
         self._spec: ArraysSpec | None = None
@@ -246,6 +252,9 @@ class Crew:
     def replace(self, worker: int, rng_states: tuple[Any, ...] = ()) -> None:
         """Start another worker; it builds while others go on, and is awaited when its rows are needed."""
         plan = self._plans[worker] = self._plans[worker].successor(rng_states)
+        for place, row in enumerate(plan.rows):
+            if not rng_states or rng_states[place] is None:  # else the generator goes on
+                self.seeds[row] = plan.derive_seed(place)
         self.rebuilding.add(worker)
         self._seen.pop(worker, None)
         self.transport.replace(worker, plan)
@@ -268,8 +277,7 @@ class Crew:
         """Close a worker whose rows have ended, and start another."""
         self.ask([worker], Verb.CLOSE)
         if self.finish([worker]):  # else it was lost, and replaced
-            self.waiting.wait(lambda: worker in self.transport.ended(), time.perf_counter_ns(), _END_S)
-            self.transport.kill(worker)
+            self.transport.kill(worker, _END_S)
             self.replace(worker, rng_states)
 
     def spend(self, worker: int, cause: errors.EnvfleetError) -> None:
@@ -321,7 +329,7 @@ class Crew:
             if took_s < limit_s:
                 return None
             return errors.StepTimeout(
-                worker, rows[row], limit_s, self.transport.stack(worker), self._describe_rows(rows)
+                worker, rows[row], limit_s, self.transport.stack(worker), self._describe_rows(self.seeds, rows)
             )
         if took_s < max(limit_s, _OUTSIDE_S):
             return None
@@ -340,7 +348,7 @@ class Crew:
                 exitcode,
                 self.transport.pid(worker),
                 env_index=rows[row] if 0 <= row < len(rows) else None,
-                rows=self._describe_rows(rows),
+                rows=self._describe_rows(self.seeds, rows),
                 how=how,
             )
             found[worker] = self._overruns.pop(worker, died)

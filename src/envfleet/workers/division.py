@@ -26,7 +26,7 @@ def split(rows: seam.Rows | None, spans: Spans) -> list[tuple[int, list[int], li
     return divided
 
 
-def messages_of(request: seam.Request, spans: Spans, generation: int) -> dict[int, Any]:
+def messages_of(request: seam.Request, spans: Spans) -> dict[int, Any]:
     """Return what each worker is asked: for a reset its plan, else a method of its group, and arguments."""
     messages: dict[int, Any] = {}
     for worker, places, local in split(getattr(request, "rows", None), spans):
@@ -35,10 +35,10 @@ def messages_of(request: seam.Request, spans: Spans, generation: int) -> dict[in
         elif isinstance(request, seam.Call):
             messages[worker] = "call", (request.name, request.args, dict(request.kwargs), local)
         elif isinstance(request, seam.GetState):
-            messages[worker] = "get_state", (generation, local)
+            messages[worker] = "get_state", (local,)
         elif isinstance(request, seam.SetState):
             states = {row: request.states[place][0] for row, place in zip(local, places, strict=True)}
-            messages[worker] = "set_state", (generation, states)
+            messages[worker] = "set_state", (states,)
         elif isinstance(request, seam.SetAttr):
             values = request.values
             mine = [values[place] if isinstance(values, (list, tuple)) else values for place in places]

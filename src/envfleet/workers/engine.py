@@ -8,7 +8,7 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -32,7 +32,7 @@ from envfleet.workers.crew import Crew
 from envfleet.workers.division import check_states, messages_of, split
 from envfleet.workers.env_checks import batch_spaces
 from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply
-from envfleet.workers.partial import Loss, PartialSteps
+from envfleet.workers.partial import PartialSteps
 from envfleet.workers.replay import write_replay
 from envfleet.workers.state import rng_state_of
 from envfleet.workers.transport import Transport
@@ -48,14 +48,25 @@ _BREAKING = (errors.FleetClosed, errors.RestartBudgetSpent, *_LOSSES)
 
 
 class _Open(NamedTuple):
-    """A request that workers were asked to carry out by mail, and that is not collected yet."""
+    """A request that workers were asked to carry out by mail, and that is not collected yet.
+
+    Attributes:
+        request: The request.
+        messages: Mail to each worker.
+        objects: Observation leaves that the request itself brings, by row, where they are objects.
+    """
 
     request: seam.Request
     messages: Mapping[int, Any]
+    objects: Mapping[int, list[Any]]
 
 
 class WorkersEngine(seam.Engine):
     """Sub-environments in workers.
+
+    One generation of the outputs holds what calls have returned, the last observation of each row among it. Workers
+    write into the other one only, which `_show` makes the first, whole or by rows, once their work is complete. So
+    whatever becomes of a worker while it writes, a row that is lost with it ends with the observation that was shown.
 
     Args:
         plans: What each worker is built from; their rows are all rows in order.
@@ -75,9 +86,8 @@ class WorkersEngine(seam.Engine):
         self._options, self.copy, self._mode = options, options.copy, options.autoreset_mode
         self._num_envs = num_envs = plans[-1].rows.stop
         self._episodes = Episodes(num_envs, self._mode, describes=options.record_episodes)
-        self._seeds: list[int | None] = [None] * num_envs
         # Not a method: a cycle of engine and crew would keep the arrays until a garbage collection.
-        self._crew = Crew(plans, options, transport, functools.partial(_describe_rows, self._episodes, self._seeds))
+        self._crew = Crew(plans, options, transport, functools.partial(_describe_rows, self._episodes))
         self._generation = self._steps = self._own_ns = 0
         self._ended_by = [0] * len(plans)  # episodes that ended since a worker was built
         self._open: _Open | None = None
@@ -140,10 +150,8 @@ class WorkersEngine(seam.Engine):
         generation = 1 - self._generation
         if self._here is not None:
             reply = self._here.step(generation, None, *message or ())
-            self._generation = generation
             result = self._finish_step([] if reply is None else [reply], self._here.columns.is_dirty)
         elif message is None:
-            self._generation = generation
             flags = crew.step(generation)
             if flags < 0:
                 self._is_stepping = True
@@ -210,7 +218,7 @@ class WorkersEngine(seam.Engine):
                 span = slice(rows.start, rows.stop)
                 messages[worker] = [leaf[span] for leaf in objects], None if values is None else values[span]
             crew.send(Verb.STEP_BY_MAIL, messages, generation)
-        self._generation, self._is_stepping = generation, True
+        self._is_stepping = True
 
     def _collect_step(self, timeout_s: float | None) -> seam.StepResult:
         crew, flags = self._crew, 0
@@ -220,13 +228,14 @@ class WorkersEngine(seam.Engine):
         replies = list(crew.replies(done).values()) if flags & ~COLUMNS else []
         self._is_stepping = False
         if crew.lost:
-            lost = {row: Loss(crew.lost.pop(row), 1 - self._generation) for row in list(crew.lost)}
+            lost, crew.lost = crew.lost, {}
             replies.append(Reply(infos=self._answer_lost(lost)))
         return self._finish_step(replies, bool(flags & COLUMNS))
 
     def _finish_step(self, replies: list[Reply], has_columns: bool) -> seam.StepResult:
         if replies:
             self._take_in(replies)
+        self._generation = 1 - self._generation
         out = self._arrays.outputs[self._generation]
         rewards, flags = out.rewards, out.flags
         ended = self._episodes.on_step(rewards, flags)
@@ -279,13 +288,17 @@ class WorkersEngine(seam.Engine):
         return infos
 
     def _take_in(self, replies: Sequence[Reply]) -> None:
-        """Keep observation leaves that are objects, count restarts, and raise failures."""
+        """Answer rows that were rebuilt, keep leaves that are objects, count restarts, and raise failures."""
         failures: list[errors.Failure] = []
         for reply in replies:
+            if reply.restarts:
+                is_same_step = self._mode is AutoresetMode.SAME_STEP
+                rebuilt = [failure.env_index for failure in reply.restarts if failure.verb == "step"]
+                (reply.final_objects if is_same_step else reply.objects).update(self._repeat(rebuilt))
             for target, found in ((self._objects, reply.objects), (self._final_objects, reply.final_objects)):
-                for index, values in found.items():
-                    for leaf, value in zip(target, values, strict=True):
-                        leaf[index] = value
+                _assign(target, found)
+            for row, seed in reply.seeds.items():
+                self._crew.seeds[row] = seed
             for failure, path in map(write_replay, reply.restarts):
                 again = failure.how_to_repeat(path)
                 for index, info in reply.infos:
@@ -300,32 +313,46 @@ class WorkersEngine(seam.Engine):
 
     # ---------------------------------------------------------------------------------- workers that come and go
 
-    def _answer_lost(self, lost: Mapping[int, Loss]) -> SparseInfos:
+    def _answer_lost(self, lost: Mapping[int, errors.EnvfleetError]) -> SparseInfos:
         """Answer rows whose worker was lost: the last observation again, reward 0, truncated.
 
         An episode that had ended already is not ended twice: its row is reset, as it would have been.
         """
-        out, rows = self._arrays.outputs[self._generation], sorted(lost)
-        for row in rows:
-            last = self._arrays.outputs[lost[row].before]
-            for leaf, old in zip(out.observations, last.observations, strict=True):
-                leaf[row] = old[row]
-        for final, leaf in zip(out.finals, out.observations, strict=False):
-            final[rows] = leaf[rows]
-        for finals, values in zip(self._final_objects, self._objects, strict=True):
-            for row in rows:
-                finals[row] = values[row]
+        rows = sorted(lost)
+        _assign(self._final_objects, self._repeat(rows))
         self._columns.clear(rows)
-        infos: SparseInfos = [(row, {"env_error": lost[row].why.summary, "restarted": True}) for row in rows]
+        infos: SparseInfos = [(row, {"env_error": lost[row].summary, "restarted": True}) for row in rows]
         ended = [row for row in rows if self._mode is AutoresetMode.NEXT_STEP and row in self._episodes.over]
         renewed = rows if self._mode is AutoresetMode.SAME_STEP else ended
         if renewed:
             replies = list(self._finish(self._ask(seam.Reset(np.array(renewed)))).values())
             self._take_in(replies)
             infos += [entry for reply in replies for entry in reply.infos]
+        out = self._arrays.outputs[1 - self._generation]
         out.clear(rows)
         out.flags[1, [row for row in rows if row not in ended]] = True
         return infos
+
+    def _repeat(self, rows: list[int]) -> dict[int, list[Any]]:
+        """Have episodes end with the last observations that were shown; returns leaves that are objects, by row."""
+        shown, out = self._arrays.outputs[self._generation], self._arrays.outputs[1 - self._generation]
+        ends = out.finals if self._mode is AutoresetMode.SAME_STEP else out.observations
+        for end, last in zip(ends, shown.observations, strict=True):
+            end[rows] = last[rows]
+        return {row: [leaf[row] for leaf in self._objects] for row in rows if self._objects}
+
+    def _show(self, rows: seam.Rows | None, ended: seam.Rows | Sequence[int] = ()) -> None:
+        """Take what workers have written for some rows, or all, as what is shown; `ended` rows have finals, too."""
+        shown, written = self._arrays.outputs[self._generation], self._arrays.outputs[1 - self._generation]
+        if rows is not None and (self.copy or self._partial):
+            _copy_rows(written.observations, shown.observations, rows)
+            _copy_rows(written.finals, shown.finals, ended)
+            return
+        if rows is not None:  # so that views that the caller holds survive this call, too
+            rest = np.delete(np.arange(self._num_envs), rows)
+            _copy_rows(shown.observations, written.observations, rest)
+            _copy_rows(shown.finals, written.finals, rest)
+        self._generation = 1 - self._generation
 
     def _recycle(self, ended: list[int]) -> None:
         """Replace workers that have ended enough episodes; each has one row, whose generator goes with it."""
@@ -354,15 +381,13 @@ class WorkersEngine(seam.Engine):
             return
         if isinstance(request, seam.SetState):
             check_states(request, self._num_envs)
-        if isinstance(request, (seam.Reset, seam.SetState)):
-            is_whole = request.rows is None or len(request.rows) == self._num_envs
-            if is_whole:  # whatever was under way, and interrupted, ends here
-                self._crew.settle()
-                self._partial.forget()
-                self._crew.lost.clear()
-            if not self.copy and not self._partial:
-                self._turn(is_whole)
-        self._open = self._ask(request)
+        rows = request.rows if isinstance(request, (seam.Reset, seam.SetState)) else ()
+        if rows is None or len(rows) == self._num_envs:
+            self._crew.settle()  # whatever was under way, and interrupted, ends here
+            self._partial.forget()
+            self._crew.lost.clear()
+        objects = self._write_states(request) if isinstance(request, seam.SetState) else {}
+        self._open = self._ask(request)._replace(objects=objects)
 
     def _submit_step(self, request: seam.Step) -> None:
         is_plain = not (self._options.batch_size or self._crew.lost or self._crew.rebuilding)
@@ -373,37 +398,62 @@ class WorkersEngine(seam.Engine):
         if self._mode is AutoresetMode.DISABLED:
             refuse_ended(self._episodes.ended, rows)
         leaves, objects = self._action_layout.unbatch(request.actions, len(rows))
-        if not self.copy and not self._partial:
-            self._turn(is_whole=False)
         for target, leaf in zip(self._arrays.actions, leaves, strict=True):
             target[rows] = leaf
-        self._partial.send(rows, objects, self._generation)
+        self._partial.send(rows, objects, 1 - self._generation)
 
-    def _ask(self, request: seam.Request, messages: Mapping[int, Any] | None = None) -> _Open:
+    def _write_states(self, request: seam.SetState) -> dict[int, list[Any]]:
+        """Write the observations of saved states, to be shown once workers have the rest; returns those objects are."""
+        objects: list[list[Any]] = [[None] * self._num_envs for _ in self._objects]
+        write = self._layout.writer(self._arrays.outputs[1 - self._generation].observations, objects)
+        rows = range(self._num_envs) if request.rows is None else request.rows.tolist()
+        for row, (state, _) in zip(rows, request.states, strict=True):
+            try:
+                write(row, state.observation)
+            except errors.ObservationError as error:
+                raise errors.InvalidArgument(
+                    f"the state for sub-environment {row} does not fit ({error}): pass states of the same environment"
+                ) from error
+        return {row: [leaf[row] for leaf in objects] for row in rows if objects}
+
+    def _ask(self, request: seam.Request) -> _Open:
         """Ask workers for their part of a request."""
-        crew, is_reset = self._crew, isinstance(request, seam.Reset)
-        messages = messages or messages_of(request, crew.spans, self._generation)
-        crew.send(Verb.RESET if is_reset else Verb.CALL, messages, self._generation)
-        for worker, plan in messages.items() if is_reset else ():
-            for place, seed in zip(plan.rows, plan.seeds, strict=True):
-                row = crew.spans[worker][place]
-                crew.lost.pop(row, None)  # a row that is reset need not be told that it was lost
-                self._seeds[row] = self._seeds[row] if seed is None else seed
-        return _Open(request, messages)
+        opened = _Open(request, messages_of(request, self._crew.spans), {})
+        self._send(opened, opened.messages)
+        return opened
+
+    def _send(self, opened: _Open, workers: Collection[int]) -> None:
+        verb = Verb.RESET if isinstance(opened.request, seam.Reset) else Verb.CALL
+        self._crew.send(verb, {worker: opened.messages[worker] for worker in workers}, 1 - self._generation)
+        for worker in workers:
+            for row, seed in self._renewed(opened, worker).items():
+                self._crew.lost.pop(row, None)  # a new episode supersedes a pending loss
+                self._crew.seeds[row] = seed
+
+    def _renewed(self, opened: _Open, worker: int) -> dict[int, int | None]:
+        """Return the rows of a worker that a request gives another episode, and the seed that each has after it."""
+        message, span = opened.messages[worker], self._crew.spans[worker]
+        if isinstance(opened.request, seam.Reset):
+            seeds = {span[place]: seed for place, seed in zip(message.rows, message.seeds, strict=True)}
+            return {row: self._crew.seeds[row] if seed is None else seed for row, seed in seeds.items()}
+        if isinstance(opened.request, seam.SetState):
+            (states,) = message[1]
+            return dict.fromkeys(span[place] for place in states)
+        return {}
 
     def _finish(self, opened: _Open, timeout_s: float | None = None) -> dict[int, Reply]:
-        """Wait for a request by mail; a reset is made again by the successors of workers that were lost."""
-        crew, (request, messages) = self._crew, opened
-        left, replies = dict(messages), dict[int, Reply]()
+        """Wait for a request by mail.
+
+        Successors of workers that were lost repeat a reset, and a `SetState`, of the rows that were lost with them.
+        """
+        crew, replies, left = self._crew, dict[int, Reply](), list(opened.messages)
         while left:
-            done = crew.finish(list(left), timeout_s=timeout_s)
+            done = crew.finish(left, timeout_s=timeout_s)
             replies.update(crew.replies(done))
-            lost, left = [worker for worker in left if worker not in done], dict[int, Any]()
-            if isinstance(request, seam.Reset) and crew.lost:
-                for worker, plan in messages.items():
-                    if any(crew.spans[worker][place] in crew.lost for place in plan.rows):
-                        left[worker] = plan
-                self._ask(request, left)
+            lost = [worker for worker in left if worker not in done]
+            left = [one for one in opened.messages if not crew.lost.keys().isdisjoint(self._renewed(opened, one))]
+            if left:
+                self._send(opened, left)
             elif lost:
                 raise crew.lost[crew.spans[lost[0]].start]
         return replies
@@ -418,11 +468,11 @@ class WorkersEngine(seam.Engine):
             except errors.CallTimeout:
                 self._open = opened
                 raise
-            return self._read(opened.request, replies)
+            return self._read(opened, replies)
         every = np.arange(self._num_envs)
         rows = every if rows is None and count is None else rows
         if self._is_stepping and rows is not None and not np.array_equal(rows, every):
-            self._partial.take_over(self._generation)
+            self._partial.take_over()
             self._is_stepping = False
         if self._is_stepping:
             batch = seam.Batch(*self._collect_step(timeout_s), every)
@@ -433,53 +483,58 @@ class WorkersEngine(seam.Engine):
         return batch
 
     def _collect_rows(self, count: int | None, rows: seam.Rows | None, timeout_s: float | None) -> seam.Batch:
-        found = self._partial.collect(count, rows, timeout_s)
-        self._take_in(found.replies)
-        rows, infos = found.rows, found.infos
-        if found.lost:
-            infos += self._answer_lost(found.lost)
-        out, places = self._arrays.outputs[self._generation], {row: k for k, row in enumerate(rows.tolist())}
-        rewards, terminated, truncated = out.rewards[rows], out.flags[0, rows], out.flags[1, rows]
-        ended = self._episodes.on_step(rewards, out.flags[:, rows], rows)
+        rows, replies, lost = self._partial.collect(count, rows, timeout_s)
+        if lost:
+            replies.append(Reply(infos=self._answer_lost(lost)))
+        self._take_in(replies)
+        out, places = self._arrays.outputs[1 - self._generation], {row: k for k, row in enumerate(rows.tolist())}
+        rewards, flags = out.rewards[rows], out.flags[:, rows]
+        ended = self._episodes.on_step(rewards, flags, rows)
+        self._show(None if len(rows) == self._num_envs else rows, () if ended is None else rows[ended])
         self._steps += len(rows)
-        told = self._infos([(places[row], info) for row, info in infos], ended, rows, True)
+        infos = [(places[row], info) for reply in replies for row, info in reply.infos]
+        told = self._infos(infos, ended, rows, True)
         if ended is not None and self._options.recycle_episodes is not None:
             self._recycle(rows[ended].tolist())
-        return seam.Batch(self.observe(rows), rewards, terminated, truncated, told, rows)
+        return seam.Batch(self.observe(rows), rewards, flags[0], flags[1], told, rows)
 
-    def _read(self, request: seam.Request, replies: Mapping[int, Reply]) -> Any:
+    def _read(self, opened: _Open, replies: Mapping[int, Reply]) -> Any:
         """Turn what workers replied into the result of a request."""
-        self._take_in(list(replies.values()))
+        request = opened.request
         rows = getattr(request, "rows", None)
         every = range(self._num_envs) if rows is None else rows.tolist()
+        if isinstance(request, seam.SetState):
+            self._restore(request, opened.objects, replies)
+        self._take_in(list(replies.values()))
         if isinstance(request, seam.Reset):
+            self._show(None if len(every) == self._num_envs else rows)
             self._episodes.begin(every)
             places = {row: place for place, row in enumerate(every)}
             told = [(places[row], info) for reply in replies.values() for row, info in reply.infos]
             return self._infos(told, None, rows, False)
-        if isinstance(request, seam.SetState):
-            for row, state in zip(every, request.states, strict=True):
-                self._episodes.restore(row, state[1])
-                self._crew.lost.pop(row, None)
-            return None
-        if isinstance(request, seam.SetAttr):
+        if isinstance(request, (seam.SetAttr, seam.SetState)):
             return None
         values: list[Any] = [None] * len(every)
         for worker, mine, _ in split(rows, self._crew.spans):
             for place, value in zip(mine, replies[worker].value, strict=True):
                 values[place] = value
         if isinstance(request, seam.GetState):
-            return [(state, self._episodes.save(row)) for state, row in zip(values, every, strict=True)]
+            shown = self._arrays.outputs[self._generation].observations
+            for place, row in enumerate(every):
+                observation = self._layout.row(shown, self._objects, row)
+                values[place] = values[place]._replace(observation=observation), self._episodes.save(row)
         return values
 
-    def _turn(self, is_whole: bool) -> None:
-        """Continue in the other generation, so that views that the caller holds survive this call, too."""
-        before, after = self._arrays.outputs[self._generation], self._arrays.outputs[1 - self._generation]
-        if not is_whole:
-            for old, new in zip(before.observations, after.observations, strict=True):
-                new[...] = old
-            after.clear(slice(None))
-        self._generation = 1 - self._generation
+    def _restore(self, request: seam.SetState, objects: Mapping[int, list[Any]], replies: Mapping[int, Reply]) -> None:
+        """Continue the episodes of saved states, but for those that workers could not take."""
+        failed = {failure.env_index for reply in replies.values() for failure in reply.failures}
+        every = range(self._num_envs) if request.rows is None else request.rows.tolist()
+        rows = [row for row in every if row not in failed]
+        for row, (_, episode) in zip(every, request.states, strict=True):
+            if row not in failed:
+                self._episodes.restore(row, episode)
+        _assign(self._objects, {row: values for row, values in objects.items() if row not in failed})
+        self._show(None if len(rows) == self._num_envs else np.array(rows, np.int64))
 
     # ------------------------------------------------------------------------------------------------- the rest
 
@@ -583,6 +638,17 @@ def _open_at_exit() -> weakref.WeakSet[WorkersEngine]:
 
     atexit.register(close_all)
     return engines
+
+
+def _assign(columns: Sequence[list[Any]], rows: Mapping[int, list[Any]]) -> None:
+    for row, values in rows.items():
+        for column, value in zip(columns, values, strict=True):
+            column[row] = value
+
+
+def _copy_rows(sources: Sequence[NDArray[Any]], targets: Sequence[NDArray[Any]], rows: Any) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target[rows] = source[rows]
 
 
 def _end(transport: Transport, pid: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -52,6 +53,11 @@ class GroupPlan:
     incarnation: int = 0
     rng_states: tuple[Any, ...] = ()
 
+    def derive_seed(self, row: int, num_rebuilds: int = 0) -> int:
+        """Return the seed of a sub-environment that takes another's place, different each time."""
+        key = self.rows.start + row, self.incarnation, num_rebuilds
+        return int(np.random.SeedSequence(self.options.seed, spawn_key=key).generate_state(1)[0])
+
     def successor(self, rng_states: tuple[Any, ...] = ()) -> GroupPlan:
         """Return the plan of the worker that takes over."""
         return dataclasses.replace(self, incarnation=self.incarnation + 1, rng_states=rng_states)
@@ -86,6 +92,7 @@ class Reply:
         infos: By index in the fleet.
         failures: Of sub-environments that raised.
         restarts: Of sub-environments that raised and were rebuilt.
+        seeds: Of sub-environments that were rebuilt and reset, by index.
         objects: Observation leaves without a fixed shape, by index.
         final_objects: The same of ended episodes (`SAME_STEP`).
     """
@@ -94,8 +101,26 @@ class Reply:
     infos: SparseInfos = dataclasses.field(default_factory=list)
     failures: list[Failure] = dataclasses.field(default_factory=list)
     restarts: list[Failure] = dataclasses.field(default_factory=list)
+    seeds: dict[int, int | None] = dataclasses.field(default_factory=dict)
     objects: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
     final_objects: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
+
+    def by_row(self) -> dict[int, Reply]:
+        """Return what is reported of each sub-environment, in a reply of its own, by index."""
+        found: collections.defaultdict[int, Reply] = collections.defaultdict(Reply)
+        for index, info in self.infos:
+            found[index].infos.append((index, info))
+        for failure in self.failures:
+            found[failure.env_index].failures.append(failure)
+        for failure in self.restarts:
+            found[failure.env_index].restarts.append(failure)
+        for index, seed in self.seeds.items():
+            found[index].seeds[index] = seed
+        for index, values in self.objects.items():
+            found[index].objects[index] = values
+        for index, values in self.final_objects.items():
+            found[index].final_objects[index] = values
+        return found
 
 
 class ResetPlan(NamedTuple):
@@ -143,7 +168,6 @@ class EnvGroup:
         self._awaiting = [self._is_next_step and plan.incarnation > 0] * self.num_envs
         self._next_seeds: list[int | None] = [None] * self.num_envs
         self._rebuilds = [0] * self.num_envs
-        self._generation = 0  # where the last observations are
         self._num_steps, self._busy_ns = line[STEPS], line[BUSY_NS]
         self._reply: Reply | None = None
         self.columns: ColumnWriter
@@ -151,7 +175,7 @@ class EnvGroup:
         self.envs: list[gym.Env[Any, Any]] = []
         self._steps: list[Callable[[Any], Any]] = []
         for row in range(self.num_envs):
-            seed = self.log.build_seeds[row] = self._derive_seed(row) if plan.incarnation else None
+            seed = self.log.build_seeds[row] = plan.derive_seed(row) if plan.incarnation else None
             try:
                 self.envs.append(plan.builders[row].build(shared, seed))
                 if plan.options.backend == "thread":
@@ -222,7 +246,6 @@ class EnvGroup:
         self._reply = None
         out, line, columns, steps = self._outputs[generation], self._line, self.columns, self._steps
         which: Any = slice(None)
-        self._last = self._outputs[self._generation]
         if rows is None:
             if values is None:
                 values = self._action_layout.reader(self._actions, objects, self.num_envs)
@@ -243,7 +266,6 @@ class EnvGroup:
         self.log.count += 1
         self._step_rows(turns, generation)
         line[ROW] = 0
-        self._generation = generation
         self._num_steps += len(values)
         self._busy_ns += time.perf_counter_ns() - start_ns
         line[STEPS], line[BUSY_NS] = self._num_steps, self._busy_ns
@@ -301,22 +323,18 @@ class EnvGroup:
         """Report a sub-environment that raised in `step`, or end its episode and rebuild it."""
         failure = self._describe(row, "step", error, action)
         self._outputs[generation].clear(row)
+        self.columns.clear([row])
         if self._options.on_failure == "raise":
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):
-            self._write_truncated(row, generation, failure)
+            self._truncate(row, generation, failure)
 
-    def _write_truncated(self, row: int, generation: int, failure: Failure) -> None:
-        """Answer a step of a sub-environment that was rebuilt: its last observation again, reward 0, truncated."""
-        out = self._outputs[generation]
-        for leaf, last in zip(out.observations, self._last.observations, strict=True):
-            leaf[row] = last[row]
-        out.rewards[row], out.flags[:, row] = 0.0, (False, True)
-        self._has_flags[generation] = True
+    def _truncate(self, row: int, generation: int, failure: Failure) -> None:
+        """Answer a step of a sub-environment that was rebuilt; its last observation again is the owner's to add."""
+        self._outputs[generation].flags[1, row] = self._has_flags[generation] = True
         info = repair_info(failure)
         if self._is_same_step:
-            observation = self._layout.row(out.observations, self._objects, row)
-            info = self._end_episode(row, generation, observation, {}) | info
+            info = {"final_info": {}, **self._renew(row, generation, None, None), **info}
         else:
             self._awaiting[row] = self._is_next_step
         self._add_info(row, info)
@@ -328,7 +346,7 @@ class EnvGroup:
         self._rebuilds[row] += 1
         with contextlib.suppress(*self._caught):
             self.envs[row].close()
-        seed = self.log.build_seeds[row] = self._derive_seed(row)
+        seed = self.log.build_seeds[row] = self.plan.derive_seed(row, self._rebuilds[row])
         try:
             self._install(row, self.plan.builders[row].build(self._shared, seed))
         except self._caught as error:
@@ -341,11 +359,6 @@ class EnvGroup:
 
     def _install(self, row: int, env: gym.Env[Any, Any]) -> None:
         self.envs[row], self._steps[row] = env, env.step
-
-    def _derive_seed(self, row: int) -> int:
-        """Return a seed for a sub-environment that takes another's place, different each time."""
-        key = self.plan.rows.start + row, self.plan.incarnation, self._rebuilds[row]
-        return int(np.random.SeedSequence(self._options.seed, spawn_key=key).generate_state(1)[0])
 
     # ------------------------------------------------------------------------------------------------ resetting
 
@@ -360,7 +373,6 @@ class EnvGroup:
             out.clear(row)
             self._add_info(row, info)
         self._line[ROW] = 0
-        self._generation = generation
         if self._objects:
             self._report_objects(plan.rows)
         return self._reply
@@ -381,7 +393,8 @@ class EnvGroup:
         return {}
 
     def _reset_row(self, row: int, generation: int, seed: int | None, options: Any) -> dict[str, Any]:
-        seed = self._next_seeds[row] if seed is None else seed
+        if seed is None and self._next_seeds[row] is not None:
+            seed = self._report().seeds[self.plan.rows.start + row] = self._next_seeds[row]
         self._next_seeds[row] = None
         env = self.envs[row]
         self.log.begin(row, env, seed, options)
@@ -408,37 +421,26 @@ class EnvGroup:
         """Set an attribute of every sub-environment, one value each."""
         return self._for_each(None, "set_attr", lambda row: self.envs[row].set_wrapper_attr(name, values[row]))
 
-    def get_state(self, generation: int, rows: Iterable[int]) -> Reply:
-        """Save sub-environments; the reply's value is one `RowState` per row."""
-        observations = self._outputs[generation].observations
+    def get_state(self, rows: Iterable[int]) -> Reply:
+        """Save sub-environments; the reply's value is one `RowState` per row, to which the owner adds observations."""
+        return self._for_each(
+            rows, "get_state", lambda row: RowState(save_env(self.envs[row]), None, self._awaiting[row])
+        )
 
-        def save(row: int) -> RowState:
-            last = self._layout.row(observations, self._objects, row)
-            return RowState(save_env(self.envs[row]), last, self._awaiting[row])
-
-        return self._for_each(rows, "get_state", save)
-
-    def set_state(self, generation: int, states: Mapping[int, RowState]) -> Reply:
-        """Bring saved sub-environments back and write their last observations."""
-        out = self._outputs[generation]
+    def set_state(self, states: Mapping[int, RowState]) -> Reply:
+        """Bring saved sub-environments back."""
 
         def load(row: int) -> None:
             state, before = states[row], self.envs[row]
             env = load_env(before, state.env)
-            self._writers[generation](row, state.observation)
             self._install(row, env)
             if before is not env:
                 with contextlib.suppress(*self._caught):
                     before.close()
             self._awaiting[row], self._next_seeds[row] = state.is_awaiting, None
             self.log.resume(row)
-            out.clear(row)
 
-        reply = self._for_each(states, "set_state", load)
-        self._generation = generation
-        for row in states if self._objects else ():
-            reply.objects[self.plan.rows.start + row] = [leaf[row] for leaf in self._objects]
-        return reply
+        return self._for_each(states, "set_state", load)
 
     def _for_each(self, rows: Iterable[int] | None, verb: str, action: Callable[[int], Any]) -> Reply:
         """Do something for each row; the reply's value has one result per row that did not raise."""

@@ -10,9 +10,8 @@ import numpy as np
 
 from envfleet.errors import EnvfleetError
 from envfleet.fleet.engine import Rows
-from envfleet.fleet.infos import SparseInfos
 from envfleet.workers.arrays import FleetArrays
-from envfleet.workers.board import ASKED, DONE, MAIL, Verb
+from envfleet.workers.board import ASKED, DONE, FLAGS, MAIL, Verb
 from envfleet.workers.crew import Crew
 from envfleet.workers.env_group import Reply
 
@@ -20,27 +19,18 @@ _LOOK_NS = 1_000_000_000
 """How often to look after the workers while rows keep coming."""
 
 
-class Loss(NamedTuple):
-    """Why a row has no result of its own, and the generation that holds its last observation."""
-
-    why: EnvfleetError
-    before: int
-
-
 class Collected(NamedTuple):
     """Rows that have stepped.
 
     Attributes:
         rows: Which ones.
-        replies: Everything that workers report and nobody has seen yet, of other rows, too.
-        infos: Of these rows, by index.
-        lost: Those that the owner has to answer.
+        replies: What workers report of them.
+        lost: Those that the owner has to answer, and why.
     """
 
     rows: Rows
     replies: list[Reply]
-    infos: SparseInfos
-    lost: dict[int, Loss]
+    lost: dict[int, EnvfleetError]
 
 
 class PartialSteps:
@@ -64,7 +54,6 @@ class PartialSteps:
         self._alone = np.zeros(num_envs, np.bool_)  # under way by their own numbers
         self._there = np.zeros(num_envs, np.bool_)  # done, or to be answered by the owner
         self._numbers = np.zeros(num_envs, np.int64)
-        self._befores = np.zeros(num_envs, np.int64)
         self._count = self._due_ns = 0
         self.forget()
 
@@ -75,19 +64,18 @@ class PartialSteps:
         """Forget everything, after all workers have done what they were asked."""
         self._alone[:] = self._there[:] = False
         self._plain: dict[int, int] = {}  # worker -> what it was asked
-        self._news: list[Reply] = []
-        self._infos: dict[int, list[dict[str, Any]]] = {}
-        self._lost: dict[int, Loss] = {}
+        self._news: dict[int, Reply | EnvfleetError] = {}
+        self._lost: dict[int, EnvfleetError] = {}
 
     def workers_of(self, rows: Rows) -> list[int]:
         """Return the workers that hold some rows."""
         workers: list[int] = np.unique(self.worker_of[rows]).tolist()
         return workers
 
-    def take_over(self, generation: int) -> None:
+    def take_over(self) -> None:
         """Take over a step of all that is under way, of which some rows are to be collected before others."""
         self._count += 1
-        self._numbers[:], self._befores[:] = self._count, 1 - generation
+        self._numbers[:] = self._count
         self._plain = {worker: line[ASKED] for worker, line in enumerate(self._crew.lines)}
 
     def send(self, rows: Rows, objects: Sequence[Sequence[Any]], generation: int) -> None:
@@ -98,7 +86,7 @@ class PartialSteps:
         if not self:
             self._due_ns = time.perf_counter_ns() + _LOOK_NS
         self._count += 1
-        self._numbers[rows], self._befores[rows] = self._count, generation
+        self._numbers[rows] = self._count
         left, is_ready = rows, False
         while not is_ready:
             for row in [row for row in left.tolist() if row in crew.lost]:  # it is told so in place of its step
@@ -138,10 +126,14 @@ class PartialSteps:
             rows = np.sort(rows) if len(rows) == len(self._there) else rows
         self._there[rows] = False
         chosen = rows.tolist()
-        infos = [(row, info) for row in chosen for info in self._infos.pop(row, ())]
+        replies = []
+        for row in [row for row in chosen if row in self._news] if self._news else ():
+            news = self._news.pop(row)
+            if isinstance(news, EnvfleetError):
+                raise news
+            replies.append(news)
         lost = {row: self._lost.pop(row) for row in chosen if row in self._lost}
-        news, self._news = self._news, []
-        return Collected(rows, news, infos, lost)
+        return Collected(rows, replies, lost)
 
     def _look(self) -> None:
         """Take in what workers have done, and what those that were lost can do no more."""
@@ -156,22 +148,27 @@ class PartialSteps:
         if done.any():
             for row in np.flatnonzero(done & (arrays.row_flags & MAIL != 0)).tolist():
                 worker = int(self.worker_of[row])
-                self._hear(crew.reply(worker, 1 + row - crew.spans[worker].start))
+                self._news.update(self._read([row], worker, 1 + row - crew.spans[worker].start))
             self._there |= done
             self._alone &= ~done
         for worker, asked in list(self._plain.items()):
             if crew.lines[worker][DONE] == asked:
-                for reply in crew.replies([worker]).values():
-                    self._hear(reply)
+                if crew.lines[worker][FLAGS] & MAIL:
+                    self._news.update(self._read(crew.spans[worker], worker, 0))
                 self._there[crew.spans[worker]] = True
                 del self._plain[worker]
 
-    def _hear(self, reply: Reply) -> None:
-        self._news.append(reply)
-        for row, info in reply.infos:
-            self._infos.setdefault(row, []).append(info)
+    def _read(self, rows: Sequence[int], worker: int, slot: int) -> dict[int, Reply | EnvfleetError]:
+        """Return what a worker reports of rows; what it could not do is the news of each of them."""
+        try:
+            reply = self._crew.reply(worker, slot)
+        except EnvfleetError as error:
+            reply = error
+        if isinstance(reply, EnvfleetError) or len(rows) == 1:
+            return dict.fromkeys(rows, reply)
+        return dict(reply.by_row())
 
     def _lose(self, row: int) -> None:
         """Have the owner answer a row whose worker was lost."""
         self._alone[row], self._there[row] = False, True
-        self._lost[row] = Loss(self._crew.lost.pop(row), int(self._befores[row]))
+        self._lost[row] = self._crew.lost.pop(row)

@@ -84,7 +84,7 @@ class EpisodeLog:
 
     def resume(self, row: int) -> None:
         """Note that a row continues an episode that was saved elsewhere, which cannot be replayed."""
-        self._origins[row] = None
+        self._origins[row] = self.last_seeds[row] = None
         self._starts[row] = self.count
 
     def actions_of(self, row: int) -> list[Any] | None:

@@ -132,14 +132,15 @@ class Server:
             self._step_asked(self._arrays, generation)
         if verb is Verb.STEP_ROWS:
             return 0
-        reply = self._dispatch(verb, generation, None if verb is Verb.CLOSE else self._read(verb))
+        seat = self._seat
+        reply = self._dispatch(verb, generation, None if verb is Verb.CLOSE else self._read(verb, seat.place.worker))
         flags = self._columns_flag() if verb is Verb.STEP_BY_MAIL else 0
         return flags if reply is None else flags | self._post(0, reply, verb.name.lower())
 
-    def _read(self, verb: Verb) -> Any:
+    def _read(self, verb: Verb, slot: int) -> Any:
         worker = self._seat.place.worker
         try:
-            return self._seat.requests.get(worker)
+            return self._seat.requests.get(slot)
         except Exception as error:
             if verb is Verb.BUILD and isinstance(error, EnvfleetError):  # of a module that was imported for it
                 raise
@@ -180,9 +181,9 @@ class Server:
         for row in np.flatnonzero(arrays.row_asked != arrays.row_done).tolist():
             asked = int(arrays.row_asked[row])
             objects: Any = ()
-            if self.group.has_object_actions:
-                objects = seat.requests.get(seat.place.num_workers + seat.place.rows[row])
             try:
+                if self.group.has_object_actions:
+                    objects = self._read(Verb.STEP_ROWS, seat.place.num_workers + seat.place.rows[row])
                 reply = self.group.step(generation, [row], objects)
             except Exception as error:
                 if seat.is_inline:

@@ -69,8 +69,8 @@ class Transport(ABC):
         """Return how a worker ended: its exit code, as `subprocess` has it, and what is known besides, in words."""
         return None, None
 
-    def kill(self, worker: int) -> None:
-        """End a worker by force, if it can be."""
+    def kill(self, worker: int, grace_s: float = 0.0) -> None:
+        """End a worker by force, if it can be and has not ended within `grace_s`."""
         return
 
     def replace(self, worker: int, plan: GroupPlan) -> None:

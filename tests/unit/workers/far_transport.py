@@ -48,7 +48,6 @@ class FarTransport(ProcessTransport):
             self.waiting.never_awake()
             if self._spec is not None:
                 far.attach(self._spec, self._arrays.map(self._spec.block.size_bytes))
-            far.ring()
         assert process.pid
         self._poller.watch(process.sentinel, lambda: True)
         return process

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.workers import board
-from envfleet.workers.arrays import ArraysSpec, FleetArrays, Outputs
+from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import Line, Poller, Verb, Waiting
 from envfleet.workers.memory import FileMail, NamelessFile
 from envfleet.workers.serve import Place, Seat, Server
@@ -48,7 +48,6 @@ class _Rows:
     def __init__(self, spec: ArraysSpec, buffer: Any, rows: slice = slice(None)) -> None:
         self.arrays = arrays = FleetArrays(spec, buffer, rows)
         self.requested = _bytes_of([*arrays.actions, arrays.row_asked])
-        self.last_observations = _bytes_of([leaf for out in arrays.outputs for leaf in out.observations])
         self._results: dict[tuple[int, int, bool], list[memoryview]] = {}
 
     def results(self, asked: int, num_columns: int, has_finals: bool, rows: Sequence[int] | None) -> list[memoryview]:
@@ -57,10 +56,13 @@ class _Rows:
         found = self._results.get(key)
         if found is None:
             arrays, out = self.arrays, self.arrays.outputs[asked >> 3 & 1]
-            columns = [*arrays.info_values[:num_columns], *arrays.info_given[:num_columns]]
-            step = [out.rewards, *out.flags] if asked & 7 in _STEPS else []
-            finals = out.finals if has_finals else []
-            parts = [*out.observations, *step, *finals, *columns, arrays.row_done, arrays.row_flags]
+            parts = [arrays.row_done, arrays.row_flags]
+            if asked & 7 in _STEPS:
+                finals = out.finals if has_finals else []
+                columns = [*arrays.info_values[:num_columns], *arrays.info_given[:num_columns]]
+                parts += [*out.observations, out.rewards, *out.flags, *finals, *columns]
+            elif asked & 7 == Verb.RESET:
+                parts += out.observations
             found = self._results[key] = _bytes_of(parts)
         if rows is None:
             return found
@@ -73,14 +75,13 @@ def _bytes_of(arrays: Iterable[NDArray[Any]]) -> list[memoryview]:
     return [memoryview(view) for view in views]
 
 
-def _fill(parts: Iterable[memoryview], data: memoryview) -> memoryview:
-    """Fill some bytes with `data`, one part after the other; returns the rest."""
+def _fill(parts: Iterable[memoryview], data: memoryview) -> None:
+    """Fill some bytes with `data`, one part after the other."""
     start = 0
     for part in parts:
         end = start + len(part)
         part[:] = data[start:end]
         start = end
-    return data[start:]
 
 
 def _wrap(mail: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
@@ -140,7 +141,6 @@ class FarWorker:
                 under_way = np.flatnonzero(rows.arrays.row_asked != rows.arrays.row_done)
                 mail += [(1 + row, read(first + row)) for row in under_way.tolist()]
             parts += rows.requested
-            parts += rows.last_observations if verb == Verb.ATTACH else []
         words = asked, self._table, len(mail), line[board.STEPS], line[board.BUSY_NS]
         self.data.send(words, [*_wrap(mail), *parts])
 
@@ -188,7 +188,6 @@ class _Mirror:
             FileMail(file.fd, num_rows + more) for file, more in zip(self._files, (2, 1), strict=True)
         )
         self.rows: Any = None  # once they are attached
-        self._last: int | None = None  # generation that holds the last observations
         self._poller = Poller()
         self._poller.watch(data.fd, self._take_in)
 
@@ -208,21 +207,11 @@ class _Mirror:
                 spec = dataclasses.replace(self.requests.get(0), num_envs=self._num_rows)
                 self.rows = _Rows(spec, spec.block.allocate())
             if self.rows is not None:
-                rest = _fill(self.rows.requested, rest)
+                _fill(self.rows.requested, rest)
                 if verb == Verb.ATTACH:
-                    _fill(self.rows.last_observations, rest)
                     self._told = self.rows.arrays.row_asked.copy()
-                elif verb != Verb.CLOSE:
-                    self._follow(self.rows.arrays.outputs, verb, asked >> 3 & 1)
             line[board.TABLE], line[board.ASKED] = table, asked
         return self._data.is_over
-
-    def _follow(self, outputs: Sequence[Outputs], verb: int, generation: int) -> None:
-        """Continue in another generation if the owner has done so without asking this worker."""
-        if self._last == 1 - generation and verb not in (Verb.STEP, Verb.STEP_BY_MAIL):
-            for old, new in zip(outputs[self._last].observations, outputs[generation].observations, strict=True):
-                new[...] = old
-        self._last = generation
 
     def report(self) -> None:
         """Tell the owner what is done: all that was asked, or single rows."""
@@ -242,6 +231,9 @@ class _Mirror:
             flags = line[board.FLAGS]
             mail = [(0, read(0))] if flags & board.MAIL else []
             num_rows = -1 if self.rows is not None and asked & 7 != Verb.STEP_ROWS else 0
+            if asked & 7 == Verb.RESET and not flags & board.ERROR:
+                news = list(self.requests.get(0).rows)
+                num_rows, parts = len(news), [np.array(news, np.int64)]
         if num_rows:
             out = self.rows.arrays.outputs[asked >> 3 & 1]
             has_finals = bool(out.finals) and asked & 7 in _STEPS and bool(out.flags[:, news].any())

@@ -148,16 +148,17 @@ class ProcessTransport(Transport):
         """Return how a worker ended."""
         return self.processes[worker].how_ended()
 
-    def kill(self, worker: int) -> None:
-        """End a worker by SIGKILL."""
+    def kill(self, worker: int, grace_s: float = 0.0) -> None:
+        """End a worker by SIGKILL, if it has not ended within `grace_s`."""
         process = self.processes[worker]
-        process.kill()
-        process.has_ended(_END_S)
+        if not process.has_ended(grace_s):
+            process.kill()
+            process.has_ended(_END_S)
 
     def replace(self, worker: int, plan: GroupPlan) -> None:
         """Start another worker in the place of one that has ended."""
         line = self.lines[worker]
-        self.ended()  # which unregisters it
+        self._poller.forget(self.processes[worker].sentinel)  # but no other one, whose end nobody may have seen yet
         self.processes[worker].close()
         line[board.DONE] = line[board.ASKED]
         line[board.FLAGS] = line[board.ASLEEP] = line[board.ROW] = line[board.IS_REBUILDING] = 0
