@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -103,6 +103,15 @@ class NamelessFile:
         self.fd = -1
 
 
+def dumps_reply(message: Any) -> bytes:
+    """Pickle what a worker reports; classes that the owner might not find by their names are pickled by value."""
+    try:
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)  # a fraction of cloudpickle's time
+    except Exception:  # noqa: BLE001  # whatever a foreign __reduce__ may raise; cloudpickle says what it is
+        data = b"__main__"
+    return cloudpickle.dumps(message) if b"__main__" in data else data
+
+
 class Mail(Protocol):
     """Messages by slot, each of which stays until the next one in its slot; reading can be repeated."""
 
@@ -121,12 +130,13 @@ class FileMail:
     Args:
         fd: Descriptor of the file.
         num_slots: How many slots there are.
+        dumps: Pickles messages.
     """
 
     _HEAD_BYTES = 24
 
-    def __init__(self, fd: int, num_slots: int) -> None:
-        self._fd, self._end = fd, num_slots * self._HEAD_BYTES
+    def __init__(self, fd: int, num_slots: int, dumps: Callable[[Any], bytes] = cloudpickle.dumps) -> None:
+        self._fd, self._end, self._dumps = fd, num_slots * self._HEAD_BYTES, dumps
         self._places: dict[int, tuple[int, int]] = {}
 
     def put(self, slot: int, message: Any) -> None:
@@ -137,7 +147,7 @@ class FileMail:
             OutOfMemory: There is no room for it.
         """
         try:
-            data = message if isinstance(message, memoryview) else cloudpickle.dumps(message)  # `__main__` by value
+            data = message if isinstance(message, memoryview) else self._dumps(message)
         except Exception as error:
             raise InvalidArgument(
                 f"what was passed cannot be sent to the workers ({type(error).__name__}: {error}): pass what pickles"

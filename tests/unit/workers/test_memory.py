@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import gc
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -20,7 +22,7 @@ import pytest
 
 from envfleet.errors import EnvfleetError, OutOfMemory
 from envfleet.workers import memory
-from envfleet.workers.memory import FileMail, NamelessFile, Room, available_memory
+from envfleet.workers.memory import FileMail, NamelessFile, Room, available_memory, dumps_reply
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 
@@ -346,3 +348,20 @@ def test_dev_shm_is_full(has_memfd: bool) -> None:
         assert run.stdout == "stepped\n"
     else:
         assert "the temporary folder /dev/shm" in run.stdout
+
+
+class Position(enum.Enum):
+    LONG = 1
+
+
+def test_replies_are_pickled_fast_where_the_owner_knows_their_classes() -> None:
+    reply = {"position": Position.LONG, "text": "x", "array": np.arange(3)}
+    data = dumps_reply(reply)
+    assert data == pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
+    assert pickle.loads(data)["position"] is Position.LONG
+
+
+def test_replies_with_what_only_cloudpickle_pickles() -> None:
+    assert pickle.loads(dumps_reply([lambda: 5]))[0]() == 5
+    Here = type("Here", (), {"__module__": "__main__", "value": 3})  # noqa: N806
+    assert pickle.loads(dumps_reply(Here())).value == 3

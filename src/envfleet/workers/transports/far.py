@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import Line, Poller, Verb, Waiting
-from envfleet.workers.memory import FileMail, NamelessFile
+from envfleet.workers.memory import FileMail, NamelessFile, dumps_reply
 from envfleet.workers.serve import Place, Seat, Server
 from envfleet.workers.shared import form_of, map_shared, put_shared
 from envfleet.workers.transports import process_worker
@@ -184,8 +184,10 @@ class _Mirror:
         self._line, owner = lines
         owner[board.ASLEEP] = 1  # so that its bell is always rung
         self._files = NamelessFile(), NamelessFile()
+        requests, replies = self._files
         self.requests, self.replies = (
-            FileMail(file.fd, num_rows + more) for file, more in zip(self._files, (2, 1), strict=True)
+            FileMail(requests.fd, num_rows + 2),
+            FileMail(replies.fd, num_rows + 1, dumps_reply),
         )
         self.rows: Any = None  # once they are attached
         self._poller = Poller()

@@ -9,7 +9,7 @@ import signal
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import IS_AWAKE, WORKER_AWAKE_NS, Poller, Waiting, lines_of, ring_pipe
-from envfleet.workers.memory import FileMail, NamelessFile
+from envfleet.workers.memory import FileMail, NamelessFile, dumps_reply
 from envfleet.workers.serve import Place, Seat, Server
 from envfleet.workers.shared import map_shared
 from envfleet.workers.transports import forkserver
@@ -55,7 +55,7 @@ def run(place: Place, fds: list[int]) -> None:
         lines=lines,
         owner=owner,
         requests=FileMail(requests_fd, 0),
-        replies=FileMail(replies_fd, 1 + len(place.rows)),
+        replies=FileMail(replies_fd, 1 + len(place.rows), dumps_reply),
         waiting=Waiting(line, owner, sleep, awake_ns=WORKER_AWAKE_NS),
         ring=functools.partial(ring_pipe, owner_fd),
         map_arrays=map_arrays,
