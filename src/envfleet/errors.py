@@ -54,8 +54,8 @@ class ActionsNotBatched(InvalidArgument, TypeError):
     code = "actions_not_batched"
 
 
-class SpacesDiffer(InvalidArgument):
-    """Sub-environments do not share their spaces.
+class SpacesDiffer(InvalidArgument, RuntimeError, AssertionError):
+    """Sub-environments do not share their spaces; all that Gymnasium's vector environments raise then.
 
     Attributes:
         space: Which: `"observation_space"` or `"action_space"`.

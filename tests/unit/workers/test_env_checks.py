@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
+import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.workers.env_checks import UNSET, check_flags, explain_result
 
@@ -45,3 +47,9 @@ def test_a_flag_that_is_no_bool(flag: Any, name: str) -> None:
 @pytest.mark.parametrize("flag", [True, np.True_, 1, np.array(True), np.array([1]), None])
 def test_flags_that_count(flag: Any) -> None:
     check_flags(flag, truncated=True)
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, AssertionError])
+def test_differing_spaces_are_the_errors_that_gymnasium_raises(error: type[Exception]) -> None:
+    with pytest.raises(error):
+        envfleet.make([lambda: gym.make("CartPole-v1"), lambda: gym.make("Acrobot-v1")], backend="serial")
