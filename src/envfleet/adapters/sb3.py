@@ -72,6 +72,7 @@ class FleetVecEnv(VecEnv):
             `envfleet.make` takes, such as a Gymnasium id or a list of callables, so that the class can be the
             `vec_env_cls` of `make_vec_env`.
         num_envs: As for `envfleet.make`.
+        start_method: `"forkserver"` or `None`, as for `SubprocVecEnv`; changes nothing.
         **make_kwargs: For `envfleet.make`; `autoreset_mode` is `SAME_STEP` already.
 
     Attributes:
@@ -82,7 +83,19 @@ class FleetVecEnv(VecEnv):
         InvalidArgument: The fleet cannot be used, or from `envfleet.make`.
     """
 
-    def __init__(self, env: Fleet | EnvSource, num_envs: int | None = None, **make_kwargs: Any) -> None:
+    def __init__(
+        self,
+        env: Fleet | EnvSource,
+        num_envs: int | None = None,
+        *,
+        start_method: str | None = None,
+        **make_kwargs: Any,
+    ) -> None:
+        if start_method not in (None, "forkserver"):
+            raise InvalidArgument(
+                f"start_method={start_method!r}, expected 'forkserver' or None: workers are forked from a small server "
+                "that never imports the main module, so leave it out"
+            )
         self.fleet = fleet = _fleet_of(env, num_envs, make_kwargs)
         self.spec = fleet.spec
         self._is_stepping = False
@@ -307,6 +320,16 @@ class FleetVecEnv(VecEnv):
             listed = [indices]  # type: ignore[list-item]  # a NumPy integer, or something wrong
         return [check_whole("indices", index, -count, count - 1) % count for index in listed]
 
+    @property
+    def envs(self) -> list[gym.Env[Any, Any]]:
+        """The sub-environments, which only a fleet of backend `"serial"` has in reach, as `DummyVecEnv` has."""
+        if self.fleet.engine.traits.is_bound_to_process or not self._has_objects:
+            raise AttributeError(
+                f"envs of a FleetVecEnv with backend {self.fleet.plan.backend!r}, whose sub-environments are "
+                'out of reach: call env_method(), get_attr() or set_attr(), or pass backend="serial"'
+            )
+        return self._apply(_itself, None)
+
     # ------------------------------------------------------------------ frames, the end
 
     def get_images(self) -> Sequence[np.ndarray[Any, Any] | None]:
@@ -327,6 +350,10 @@ class FleetVecEnv(VecEnv):
 
     def __repr__(self) -> str:
         return f"FleetVecEnv({self.fleet!r})"
+
+
+def _itself(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    return env
 
 
 def _fleet_of(env: Fleet | EnvSource, num_envs: int | None, make_kwargs: dict[str, Any]) -> Fleet:

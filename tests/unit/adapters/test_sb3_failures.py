@@ -202,6 +202,23 @@ def test_options_of_make(close_later: Make) -> None:
     assert not np.array_equal(first, second)
 
 
+def test_start_method_is_taken_as_subproc_vec_env_takes_it(close_later: Make) -> None:
+    close_later(FleetVecEnv, "CartPole-v1", 2, backend="process", start_method="forkserver")
+    with pytest.raises(InvalidArgument, match=r"start_method='spawn', expected 'forkserver' or None: .* leave it out"):
+        FleetVecEnv("CartPole-v1", 2, start_method="spawn")
+
+
+def test_envs_are_in_reach_where_they_are_in_this_thread(close_later: Make) -> None:
+    env = close_later(FleetVecEnv, "CartPole-v1", 2, backend="serial")
+    assert [one.unwrapped.spec.id for one in env.envs] == ["CartPole-v1"] * 2
+    env.envs[1].unwrapped.mark = 7
+    assert env.get_attr("mark", 1) == [7]
+    other = close_later(FleetVecEnv, "CartPole-v1", 2, backend="process", workers=1)
+    with pytest.raises(AttributeError, match=r"sub-environments are out of reach: call env_method"):
+        other.envs  # noqa: B018
+    assert not hasattr(other, "envs")
+
+
 def test_made_by_make_vec_env(close_later: Make) -> None:
     """SB3's own helper, which puts its `Monitor` around each."""
     make_vec_env = stable_baselines3.common.env_util.make_vec_env
