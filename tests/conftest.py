@@ -214,7 +214,7 @@ def _used_by_others() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _folders(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> None:
+def _folders(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
     """Replay files of failures provoked here, and logs of Stable-Baselines3, go where pytest cleans up.
 
     Ray has a folder of its own, as paths of its sockets must be short. It holds addresses of clusters, which later
@@ -227,6 +227,9 @@ def _folders(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
     token = Path(folder.name, "token")
     token.write_text(secrets.token_hex(32), encoding="utf-8")
     os.environ["RAY_TMPDIR"], os.environ["RAY_AUTH_TOKEN_PATH"] = folder.name, str(token)
+    yield
+    if "ray" not in sys.modules:  # no cluster of this process; xdist's workers end without the cleanups
+        folder.cleanup()
 
 
 @pytest.fixture(scope="module", autouse=True)
