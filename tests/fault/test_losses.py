@@ -249,9 +249,11 @@ class _Unreadable:
         return _refuse_here, (os.getpid(),)
 
 
-def _refuse_here(pid: int) -> None:
+def _refuse_here(pid: int) -> Any:
+    """Return a copy in the process that pickled it, and raise elsewhere."""
     if os.getpid() != pid:
         raise ValueError("not here")
+    return _Unreadable()
 
 
 class _StrangeEnv(CountingEnv):
