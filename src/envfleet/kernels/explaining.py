@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import traceback
 from pathlib import Path
 
 from envfleet.kernels.kernel import KernelSpec
@@ -30,6 +31,10 @@ _ADVICE = (
         "takes a function from a tuple by a number that is not a constant: write `if` and `elif` around calls",
     ),
     (r"Untyped global name '(?P<name>any|all)'", "calls {name}: write a loop, or np.{name} of an array"),
+    (r"Untyped global name 'reversed'", "calls reversed: count down, as in `for k in range(n - 1, -1, -1)`"),
+    (r"Untyped global name '(?P<name>\w+)'", "calls {name}, which compiled code does not have: write a loop"),
+    (r"`[^`\n]*:=[^`\n]*`.*Type of variable '\$", "assigns by `:=`, which fails here: assign on a line of its own"),
+    (r"UNPACK_EX", "unpacks by a star: take each part by its index"),
     (r"Unknown attribute '(?P<name>\w+)' of type int", "uses .{name}, but IntEnum members are numbers: leave it out"),
     (r"setitem\(array\([^\n]*, Tuple\(", "assigns a tuple of several types to an array: write a list"),
     (r'due to "TypeError: (?P<why>[^"]+)"', "calls a function wrongly: {why}"),
@@ -47,6 +52,10 @@ _ADVICE = (
     (
         r"setitem\(Record\([^\n]*, Literal\[\w+\]\((?P<name>\w+)\), ",
         "assigns to the part {name} of `out`, an array: write its elements, as in `out[…][:] = values`",
+    ),
+    (
+        r"Unknown attribute '(?P<name>\w+)' of type (?:nested)?array",
+        "uses .{name} of an array, which compiled code does not have: write a loop, or see what NumPy has",
     ),
     (r"STORE_GLOBAL", "assigns to a global, which compiled code cannot change: keep it in a field of the state"),
     (r"NameError: name '(?P<name>\w+)' is not defined", "uses {name}, which is not defined"),
@@ -79,9 +88,9 @@ def explain(spec: KernelSpec, error: Exception) -> str:
         error: Numba's.
     """
     text = _ANSI.sub("", str(error))
-    place = f"{spec.name} cannot be compiled{_describe_place(text)}"
+    place = f"{spec.name} cannot be compiled{_describe_place(text) or _find_line(error)}"
     for pattern, advice in _ADVICE:
-        found = re.search(pattern, text, re.DOTALL)
+        found = re.search(pattern, f"{place}\n{text}", re.DOTALL)
         if found:
             # What has no name in the source has one of numba's, which begins with "$".
             named = found.groupdict().items()
@@ -92,10 +101,25 @@ def explain(spec: KernelSpec, error: Exception) -> str:
     return f"{place}: {first} (numbers, arrays and math can be compiled; numba's own words are above)"
 
 
+def _find_line(error: Exception) -> str:
+    """Return the line of the statement that numba compiled when it failed without naming one."""
+    lines = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for statement in (frame.f_locals.get(name) for name in ("inst", "constraint", "expr", "self")):
+            place = getattr(statement, "loc", None)
+            if isinstance(getattr(place, "filename", None), str) and _is_of_user(Path(place.filename)):
+                lines.append(f", {describe_line(place.filename, place.line)}")
+    return lines[-1] if lines else ""
+
+
+def _is_of_user(file: Path) -> bool:
+    return file.parent != _OURS and not _GENERATED.search(file.parent.name) and "numba" not in file.parts
+
+
 def _describe_place(text: str) -> str:
     """Return the innermost line that numba names and that is the user's."""
     for found in _PLACE.finditer(text):  # the innermost comes first
         file, line = Path(found["file"] or found["file_"]).resolve(), int(found["line"] or found["line_"])
-        if file.parent != _OURS and not _GENERATED.search(file.parent.name):
+        if _is_of_user(file):
             return f", {describe_line(str(file), line)}"
     return ""

@@ -68,9 +68,6 @@ class FunctionTree:
         cells = tuple(types.CellType(used.pop(name)) if name in used else types.CellType() for name in code.co_freevars)
         defaults = self._replace(function.__defaults__, records)
         copy = types.FunctionType(code, {**function.__globals__, **used}, function.__name__, defaults, cells)
-        copy.__kwdefaults__ = {
-            name: self._replace(value, records) for name, value in (function.__kwdefaults__ or {}).items()
-        }
         copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
         jit = self._jit_outlined if OUTLINED in vars(function) else self._jit
         self._made[function, key, records] = jit(copy)

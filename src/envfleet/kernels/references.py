@@ -7,6 +7,7 @@ import dis
 import enum
 import functools
 import hashlib
+import inspect
 import random
 import types
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,9 @@ _OUTER = {"LOAD_GLOBAL": True, "LOAD_NAME": True, "LOAD_DEREF": False}  # whethe
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _BETWEEN = ("CACHE", "EXTENDED_ARG", "PUSH_NULL")
 _NO_SEED = ", whose draws no seed reaches: draw from `rng`, as in `rng.random()`"
+_NO_KEYWORDS = (
+    ", which has parameters after `*` or `**`, and compiled code has none: make them positional, which callers may name"
+)
 _NO_VALUE = (
     ", and compiled code can hold none: use numbers, arrays, functions, tuples of these, and such members of modules "
     "and classes"
@@ -179,6 +183,8 @@ def _walk(place: _Place, value: Any, met: dict[Any, int], callers: tuple[Any, ..
     if isinstance(value, types.FunctionType):
         if value in callers:
             place.refuse(", which calls itself: write a loop")
+        if value.__code__.co_kwonlyargcount or value.__code__.co_flags & inspect.CO_VARKEYWORDS:
+            place.refuse(_NO_KEYWORDS)
         if value in met:
             yield None, f"as {met[value]}".encode()
             return
@@ -209,10 +215,10 @@ def _take_apart(place: _Place, value: Any) -> tuple[Any, list[tuple[_Place, Any]
     elif is_of_library(value) and hasattr(value, "__name__"):
         own = getattr(value, "__module__", ""), value.__name__
     elif isinstance(value, types.FunctionType):
-        named, keywords = list(_resolve(value)), value.__kwdefaults__ or {}
-        own = OUTLINED in vars(value), *(held.path for held, _ in named), *keywords
+        named = list(_resolve(value))
+        own = OUTLINED in vars(value), *(held.path for held, _ in named)
         default = _place_of(value)._replace(path="a default")
-        parts = [(default, held) for held in (*(value.__defaults__ or ()), *keywords.values())]
+        parts = [(default, held) for held in (value.__defaults__ or ())]
         parts = [(place, value.__code__), *parts, *named]
     elif isinstance(value, tuple):
         own = getattr(value, "_fields", None) or range(len(value))

@@ -12,6 +12,8 @@ import operator
 from types import FunctionType
 from typing import Any, NoReturn
 
+import numpy as np
+
 from envfleet.errors import KernelError
 from envfleet.kernels.explaining import OURS, READ_ONLY, describe_line
 from envfleet.kernels.fields import OF_ARRAY, describe_loss
@@ -20,12 +22,18 @@ from envfleet.kernels.references import line_of
 from envfleet.kernels.rng import METHODS, RNG_DTYPE
 
 _IN_PLACE = "add and floordiv lshift matmul mod mul or pow rshift sub truediv xor"
-_WRITING = {"static_setitem", *(getattr(operator, f"i{name}") for name in _IN_PLACE.split())}
+_CHANGING = {getattr(operator, f"i{name}") for name in _IN_PLACE.split()}
+_WRITING = {"static_setitem", *_CHANGING}
 """What writes to its first argument, as compilers name it."""
 
 _OF_INTS = "add and floordiv lshift mod mul or rshift sub xor"
 _UNSIGNED = {getattr(operator, f"__{i}{name}__") for name in _OF_INTS.split() for i in ("", "i")}
 """What makes one int of two, a uint64 if one of them is; comparisons of it with signed ints are right as they are."""
+
+_MASK = (
+    "indexes by a mask of several dimensions, which compiled code cannot: write `array[:] = np.where(mask, value, "
+    "array)`, or a loop"
+)
 
 
 def check_returns(spec: KernelSpec) -> None:
@@ -128,6 +136,27 @@ class Rules:
         is_int = isinstance(kind, self._types.Integer) and (key in _UNSIGNED or is_choice)
         return self._types.uint64 if is_int else kind
 
+    def _fit(self, key: Any, array: Any, given: Any) -> tuple[Any, Any]:
+        """Let an int take the type of the array of ints that it changes, as in NumPy; refuse what would lose a part."""
+        types, element = self._types, array.dtype
+        is_int = isinstance(element, types.Integer)
+        if is_int and isinstance(given, types.Integer) and key is not operator.itruediv:
+            return array, element
+        kind = self._as_dtype(getattr(given, "dtype", types.unliteral(given)))
+        kind = np.result_type(kind, np.float64) if is_int and key is operator.itruediv else kind
+        if not np.can_cast(kind, self._as_dtype(element), "same_kind"):
+            self._refuse(
+                f"changes an array of {element} in place by values of type {kind}, which it cannot hold: write "
+                f"`array[:] = values.astype(np.{element})`"
+            )
+        return array, given
+
+    def _check_index(self, index: Any) -> None:
+        types = self._types
+        for part in index if isinstance(index, types.BaseTuple) else (index,):
+            if isinstance(part, types.Array) and part.ndim > 1 and isinstance(part.dtype, types.Boolean):
+                self._refuse(_MASK)
+
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
         """Refuse to change what is read-only in place, as arrays of an action of several parts are; and `~` of bools.
 
@@ -146,6 +175,10 @@ class Rules:
             args = tuple(self._as_uint64(key, kind) for kind in args)
         elif getattr(key, "__module__", None) in ("_operator", "builtins"):
             args = tuple(map(self._widen, args))
+        if key in _CHANGING and isinstance(args[0], self._types.Array):
+            args = self._fit(key, *args)
+        if key in (operator.getitem, operator.setitem):
+            self._check_index(args[1])
         found = self._ask("resolve_function_type", function, args, kws)
         if found and key == "static_getitem":
             return found.replace(return_type=self._part(args[0], found.return_type))
@@ -170,6 +203,7 @@ class Rules:
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         """Refuse to write to elements of what is read-only."""
+        self._check_index(index)
         if self._is_read_only(target):
             self._refuse(READ_ONLY)
         return self._ask("resolve_setitem", target, index, value)

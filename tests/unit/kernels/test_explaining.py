@@ -42,6 +42,8 @@ class Ways(NamedTuple):
     first: object
 WAYS = Ways(change)
 def halve(record): record.n *= 0.5
+def scale(x, *, by): return x * by
+def gather(x, **more): return x
 def factorial(n): return 1.0 if n < 2 else n * factorial(n - 1)
 
 class Base(Kernel):
@@ -52,6 +54,7 @@ class Base(Kernel):
         x: float
         n: int
         cells: np.ndarray = array(3, np.int32)
+        few: np.ndarray = array((2, 3), np.uint8)
     class Params:
         goal: float = 1.0
         goals: np.ndarray = np.zeros(3)
@@ -118,8 +121,33 @@ STEPS: dict[str, tuple[str, ...]] = {
     "return 0.0, math.isclose(state.x, 1.0)": (
         "it uses math.isclose, which compiled code does not have: write it out",
     ),
+    "return scale(1.0, by=2.0), False": ("uses scale, which has", "`*`", "positional"),
+    _RARELY + "return gather(1.0), False": ("uses gather, which has", "`**`", "positional"),
+    "return (y := state.x) + y, False": ("assigns by `:=`", "a line of its own"),
+    "state.few[state.few > 1] = 0": ("a mask of several dimensions", "np.where(mask, value, array)"),
+    "return 1.0 * state.few[state.few > 1].size, False": ("a mask of several dimensions", "or a loop"),
+    _RARELY + "state.few[0, :2] += 0.5": ("an array of uint8", "float64", "values.astype("),
+    _RARELY + "state.few[0] += state.cells": ("an array of uint8", "int32", "values.astype("),
+    _RARELY + "state.few[0] /= 2": ("an array of uint8", "float64", "values.astype("),
+    "for k in reversed(range(3)): state.x += k": ("calls reversed", "range(n - 1, -1, -1)"),
+    "return 1.0 * len(bin(3)), False": ("calls bin", "write a loop"),
+    "first, *others = 1.0, 2.0, 3.0": ("unpacks by a star", "by its index"),
+    "return 1.0 * state.cells.tolist()[0], False": ("uses .tolist", "which compiled code does not have"),
     "import cmath": ("imports in a function", "import at the top of the module"),
 }
+
+
+def test_an_error_of_numba_without_a_line_names_the_line_that_it_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numba.core.lowering import Lower
+
+    def fail(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Lower, "lower_assign", fail)
+    with pytest.raises(KernelError, match=r"mine\.py:\d+ .*: AssertionError"):
+        check(with_step(tmp_path, "return 1.0, state.x > 8.5"))
 
 
 def load(tmp_path: Path, text: str) -> Any:

@@ -52,6 +52,8 @@ class Dealer(Kernel):
         high: np.uint32
         weights: NDArray[np.float32] = array(2, np.float32)
         normal: float
+        counts: NDArray[np.uint8] = array((2, 4), np.uint8)
+        words: NDArray[np.uint64] = array(3, np.uint64)
 
     class Params:
         random: float = 0.5
@@ -79,6 +81,8 @@ class Dealer(Kernel):
         state.low, state.high = 7, 70_000
         state.weights[0], state.weights[1] = rng.random(), rng.random()
         state.normal = rng.normal() + params.random
+        state.counts[:] = 3
+        state.words[:] = 5
 
     @staticmethod
     def step(state: Any, action: int, rng: Any, params: Any) -> tuple[float, bool]:
@@ -95,6 +99,13 @@ class Dealer(Kernel):
         state.deck[:] = rng.permutation(state.deck)
         rng.shuffle(state.deck[1:4])
         limited = np.clip(state.deck, 1, 4)
+        state.counts[0, 1:3] += 1
+        state.counts[1] *= action
+        state.counts[:, 3] -= state.few
+        state.deck[2:] += action
+        state.words[1:] += 2
+        state.words[0] <<= 1
+        state.weights[:] *= 0.5
         state.last = max(state.last, int(np.clip(action, 0, 1)))
         return reward + limited[0], state.place == Dealer.LIMIT
 

@@ -73,13 +73,6 @@ def with_default(value: Any) -> Callable[[], Any]:
     return hold
 
 
-def with_keyword_default(value: Any) -> Callable[[], Any]:
-    def hold(*, default: Any = value) -> Any:
-        return default
-
-    return hold
-
-
 TABLE = np.arange(2000.0)
 NEAR = np.where(np.arange(2000) == 1000, TABLE + 1e-9, TABLE)
 
@@ -98,7 +91,6 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "functions in a tuple": ((add, add), (add, subtract)),
     "compiled functions in a tuple": ((numba.njit(add),), (numba.njit(subtract),)),
     "functions in a default": (with_default(add), with_default(subtract)),
-    "functions in a default of a keyword": (with_keyword_default(add), with_keyword_default(subtract)),
     "functions in a closure": (holder_of(add), holder_of(subtract)),
     "what numba vectorizes": (numba.vectorize(add), numba.vectorize(subtract)),
     "what converts numbers": (numba.float32, numba.float64),
