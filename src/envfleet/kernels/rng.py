@@ -22,7 +22,16 @@ from typing import Any, Final
 import numpy as np
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.ziggurat import EDGE, HEIGHT, INSIDE, WIDTH
+from envfleet.kernels.ziggurat import (
+    EDGE,
+    EXPONENTIAL_EDGE,
+    EXPONENTIAL_HEIGHT,
+    EXPONENTIAL_INSIDE,
+    EXPONENTIAL_WIDTH,
+    HEIGHT,
+    INSIDE,
+    WIDTH,
+)
 
 _WORDS = [(name, "u8") for name in ("state_hi", "state_lo", "inc_hi", "inc_lo")]
 RNG_DTYPE: Final = np.dtype([*_WORDS, ("uinteger", "u4"), ("has_uint32", "u4")], align=True)
@@ -32,7 +41,7 @@ _RECORD = np.dtype((np.record, RNG_DTYPE))
 
 _MASK_32 = np.uint64(0xFFFFFFFF)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
-_1, _2, _4, _8, _9, _11 = (np.uint64(bits) for bits in (1, 2, 4, 8, 9, 11))
+_1, _2, _3, _4, _8, _9, _11 = (np.uint64(bits) for bits in (1, 2, 3, 4, 8, 9, 11))
 _16, _32, _58, _63, _64 = (np.uint64(bits) for bits in (16, 32, 58, 63, 64))
 
 _PCG_HI, _PCG_LO = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
@@ -139,27 +148,31 @@ def uniform(rng: Any, low: float = 0.0, high: float = 1.0) -> float:
     return low + (high - low) * random(rng)
 
 
-def integers(rng: Any, low: int, high: int | None = None) -> np.int64:
-    """Draw an int64 from low to high - 1, or from 0 to low - 1, as `Generator.integers(low, high)`.
+def integers(rng: Any, low: int, high: int | None = None, endpoint: bool = False) -> np.int64:
+    """Draw an int64 from low to high - 1, or from 0 to low - 1, as `Generator.integers(low, high, endpoint=…)`.
 
     Args:
         rng: The state.
         low: int64.
         high: int64 above `low`; if it is not, which `Generator` refuses, what is drawn is `low`.
+        endpoint: Whether the upper bound itself may be drawn.
     """
+    beyond = 0 if endpoint else 1
     if high is None:
-        return _integers(rng, np.int64(0), np.int64(low))
-    return _integers(rng, np.int64(low), np.int64(high))
+        return _integers(rng, np.int64(0), np.int64(low) - np.int64(beyond))
+    return _integers(rng, np.int64(low), np.int64(high) - np.int64(beyond))
 
 
-def _integers(rng: Any, low: np.int64, high: np.int64) -> np.int64:
-    if high <= low + np.int64(1):
+def _integers(rng: Any, low: np.int64, last: np.int64) -> np.int64:
+    if last <= low:
         return low
     offset = np.uint64(low)
-    span = np.uint64(high) - offset
-    if (span - _ONE) >> _32 == _ZERO:
-        return np.int64(offset + _below_32(rng, span))
-    return np.int64(offset + _below_64(rng, span))
+    above = np.uint64(last) - offset
+    if above >> _32 == _ZERO:
+        return np.int64(offset + _below_32(rng, above + _ONE))
+    if above + _ONE == _ZERO:
+        return np.int64(offset + next_uint64(rng))
+    return np.int64(offset + _below_64(rng, above + _ONE))
 
 
 def _below_32(rng: Any, span: np.uint64) -> np.uint64:
@@ -215,21 +228,136 @@ def normal(rng: Any, loc: float = 0.0, scale: float = 1.0) -> float:
     return loc + scale * standard_normal(rng)
 
 
-def choice(rng: Any, a: Any, p: Any = None) -> Any:
+def standard_exponential(rng: Any) -> float:
+    """Draw a float64 from the exponential distribution with mean 1, as `Generator.standard_exponential()`.
+
+    One draw in a hundred calls `exp` or `log1p`; see `standard_normal`.
+    """
+    while True:
+        word = next_uint64(rng) >> _3
+        layer, place = word & _LAYER_BITS, word >> _8
+        value = place * EXPONENTIAL_WIDTH[layer]
+        if place < EXPONENTIAL_INSIDE[layer]:
+            return float(value)
+        if layer == _ZERO:
+            return EXPONENTIAL_EDGE - math.log1p(-random(rng))
+        outer, inner = EXPONENTIAL_HEIGHT[layer], EXPONENTIAL_HEIGHT[layer - _ONE]
+        if (inner - outer) * random(rng) + outer < math.exp(-value):
+            return float(value)
+
+
+def exponential(rng: Any, scale: float = 1.0) -> float:
+    """Draw a float64 from the exponential distribution with mean `scale`, as `Generator.exponential(scale)`."""
+    return scale * standard_exponential(rng)
+
+
+def poisson(rng: Any, lam: float = 1.0) -> np.int64:
+    """Draw an int64 from the Poisson distribution with mean `lam`, at least 0, as `Generator.poisson(lam)`.
+
+    Source: W. Hörmann, "The transformed rejection method for generating Poisson random variables" (1993), for means of
+    10 and more; below 10, products of uniform draws.
+    """
+    if lam >= 10.0:
+        return _poisson_by_rejection(rng, lam)
+    count, least, product = np.int64(0), math.exp(-lam), random(rng) if lam != 0.0 else 0.0
+    while product > least:
+        count += np.int64(1)
+        product *= random(rng)
+    return count
+
+
+def _poisson_by_rejection(rng: Any, lam: float) -> np.int64:
+    root, log_lam = math.sqrt(lam), math.log(lam)
+    b = 0.931 + 2.53 * root
+    a = -0.059 + 0.02483 * b
+    inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
+    surely = 0.9277 - 3.6224 / (b - 2.0)
+    while True:
+        u = random(rng) - 0.5
+        v = random(rng)
+        distance = 0.5 - abs(u)
+        if distance == 0.0:  # the count would be minus infinity
+            continue
+        count = math.floor((2.0 * a / distance + b) * u + lam + 0.43)
+        if distance >= 0.07 and v <= surely:
+            return np.int64(count)
+        if count < 0 or (distance < 0.013 and v > distance):
+            continue
+        if v == 0.0:
+            return np.int64(count)
+        height = math.log(v) + math.log(inverse_alpha) - math.log(a / (distance * distance) + b)
+        if height <= -lam + count * log_lam - _log_gamma(count + 1.0):
+            return np.int64(count)
+
+
+_STIRLING = (
+    *(8.333333333333333e-02, -2.777777777777778e-03, 7.936507936507937e-04, -5.952380952380952e-04),
+    *(8.417508417508418e-04, -1.917526917526918e-03, 6.410256410256410e-03, -2.955065359477124e-02),
+    *(1.796443723688307e-01, -1.39243221690590e00),
+)
+_LOG_TAU = 1.8378770664093453e00
+
+
+def _log_gamma(x: float) -> float:
+    if x == 1.0 or x == 2.0:  # noqa: PLR1714  # numba compiles a set slowly
+        return 0.0
+    steps = int(7.0 - x) if x < 7.0 else 0
+    shifted = x + steps
+    square = (1.0 / shifted) * (1.0 / shifted)
+    series = _STIRLING[9]
+    for k in range(8, -1, -1):
+        series = series * square + _STIRLING[k]
+    value = series / shifted + 0.5 * _LOG_TAU + (shifted - 0.5) * math.log(shifted) - shifted
+    for _ in range(steps):
+        value -= math.log(shifted - 1.0)
+        shifted -= 1.0
+    return value
+
+
+def choice(rng: Any, a: Any, size: None = None, replace: bool = True, p: Any = None) -> Any:
     """Draw an element of an array or tuple, as `Generator.choice(a, p=p)`.
 
     Args:
         rng: The state.
         a: An array or a tuple.
+        size: Only for the order of arguments; with a size it is `choice_many`.
+        replace: Only for the order of arguments.
         p: Probability of each, an array; they add up to 1, which is not checked.
     """
-    return a[choice_below(rng, len(a), p)]
+    return a[_choose(rng, len(a), p)]
 
 
-def choice_below(rng: Any, a: int, p: Any = None) -> np.int64:
+def choice_below(rng: Any, a: int, size: None = None, replace: bool = True, p: Any = None) -> np.int64:
     """Draw an int64 from 0 to a - 1, as `Generator.choice(a, p=p)`."""
+    return _choose(rng, a, p)
+
+
+def choice_many(rng: Any, a: Any, size: Any = None, replace: bool = True, p: Any = None) -> Any:
+    """Draw an array of `size` elements, as `Generator.choice(a, size, replace, p)`; not on CUDA, which makes no arrays.
+
+    Raises:
+        ValueError: More are to be drawn without replacement than there are.
+    """
+    return np.asarray(a)[choice_many_below(rng, len(a), size, replace, p)]
+
+
+def choice_many_below(rng: Any, a: int, size: Any = None, replace: bool = True, p: Any = None) -> Any:
+    """Draw an array of `size` numbers from 0 to a - 1, as `Generator.choice(a, size, replace, p)`; not on CUDA.
+
+    Raises:
+        ValueError: More are to be drawn without replacement than there are.
+    """
+    if not replace:
+        return _choose_distinct(rng, a, size, p)
+    places = np.empty(size, np.int64)
+    for k in range(size):
+        places[k] = _choose(rng, a, p)
+    return places
+
+
+def _choose(rng: Any, a: int, p: Any) -> np.int64:
     if p is None:
-        return _integers(rng, np.int64(0), np.int64(a))
+        return _integers(rng, np.int64(0), np.int64(a - 1))
     total = 0.0
     for share in p:
         total += share
@@ -239,6 +367,51 @@ def choice_below(rng: Any, a: int, p: Any = None) -> np.int64:
         if reached / total > drawn:
             return np.int64(place)
     return np.int64(len(p) - 1)
+
+
+def _choose_distinct(rng: Any, a: int, size: int, p: Any) -> Any:
+    if size > a:
+        raise ValueError("choice draws more without replacement than there are")
+    if p is not None:
+        return _choose_distinct_by(rng, a, size, p.copy())
+    places = np.empty(size, np.int64)
+    if a > 10_000 and size > a // 50:
+        everything = np.arange(a)
+        _shuffle_numbers(rng, everything, max(a - size, 1))
+        return everything[a - size :].copy()
+    for k in range(size):
+        last = np.int64(a - size + k)
+        place = _integers(rng, np.int64(0), last)
+        places[k] = last if _has(places[:k], place) else place
+    _shuffle_numbers(rng, places, 1)
+    return places
+
+
+def _choose_distinct_by(rng: Any, a: int, size: int, shares: Any) -> Any:
+    places, found = np.empty(size, np.int64), 0
+    while found < size:  # draw all that are missing, and keep the first of each
+        num_before = found
+        for _ in range(size - num_before):
+            place = _choose(rng, a, shares)
+            if not _has(places[num_before:found], place):
+                places[found] = place
+                found += 1
+        for k in range(num_before, found):
+            shares[places[k]] = 0.0
+    return places
+
+
+def _has(places: Any, place: np.int64) -> bool:
+    for one in places:  # noqa: SIM110  # compiled code has no any()
+        if one == place:
+            return True
+    return False
+
+
+def _shuffle_numbers(rng: Any, places: Any, first: int) -> None:
+    for k in range(len(places) - 1, first - 1, -1):
+        other = _integers(rng, np.int64(0), np.int64(k))
+        places[k], places[other] = places[other], places[k]
 
 
 def _up_to(rng: Any, last: np.uint64) -> np.int64:
@@ -275,12 +448,27 @@ def permutation_below(rng: Any, x: int) -> Any:
     return shuffled
 
 
-_DRAWS = (random, uniform, integers, standard_normal, normal, choice, shuffle, permutation)
+_OF_FLOATS = (random, uniform, standard_normal, normal, standard_exponential, exponential)
+_DRAWS = (*_OF_FLOATS, integers, poisson, choice, shuffle, permutation)
 METHODS: Final[dict[str, Callable[..., Any]]] = {draw.__name__: draw for draw in _DRAWS}
 """What a kernel may call on its `rng`, by the name `np.random.Generator` gives it."""
 
 INT_METHODS: Final[dict[str, Callable[..., Any]]] = {"choice": choice_below, "permutation": permutation_below}
 """What is called in their place where the first argument is an int."""
+
+_MANY = {METHODS["choice"]: choice_many, INT_METHODS["choice"]: choice_many_below}
+
+
+def find_method(name: str, *, is_int: bool = False, is_many: bool = False) -> Callable[..., Any]:
+    """Return the function that draws, by the name that `np.random.Generator` gives it.
+
+    Args:
+        name: One of `METHODS`.
+        is_int: The first argument is an int.
+        is_many: `choice` has a `size`.
+    """
+    method = INT_METHODS.get(name, METHODS[name]) if is_int else METHODS[name]
+    return _MANY.get(method, method) if is_many else method
 
 
 def from_generator(generator: np.random.Generator) -> np.record:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from envfleet.kernels.rng import INT_METHODS, METHODS
+from envfleet.kernels.rng import METHODS, find_method
 
 
 def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_interleaved: bool = False) -> Any:
@@ -127,18 +127,18 @@ def make_generator_type(extending: Any, types: Any, model: Any, record: Any, mak
     fields = [(name, field._asdict()) for name, field in record.fields.items()]
     generator = Generator(fields, record.size, record.aligned)
 
-    def add(name: str, function: Callable[..., Any]) -> None:
-        compiled, of_int = make_function(function), make_function(INT_METHODS.get(name, function))
-
+    def add(name: str) -> None:
         def choose_draw(rng: Any, *args: Any, **kwargs: Any) -> Any:
             is_int = isinstance(next(iter((*args, *kwargs.values())), None), types.Integer)
-            return of_int.py_func if is_int else compiled.py_func
+            is_many = name == "choice" and isinstance(kwargs.get("size", (*args, None, None)[1]), types.Integer)
+            return make_function(find_method(name, is_int=is_int, is_many=is_many)).py_func
 
-        choose_draw.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
+        compiled = make_function(METHODS[name]).py_func
+        choose_draw.__signature__ = inspect.signature(compiled)  # type: ignore[attr-defined]  # numba compares it
         extending.overload_method(Generator, name, **options)(choose_draw)
 
-    for name, function in METHODS.items():
-        add(name, function)
+    for name in METHODS:
+        add(name)
 
     return generator
 

@@ -59,3 +59,36 @@ def _tables() -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float
 
 INSIDE, WIDTH, HEIGHT = _tables()
 """Per layer: how many places need no look at the curve (uint64), the edge / 2**52, and the curve there (float64)."""
+
+
+# ---------------------------------------------------------------------- exponential
+
+# NumPy's tables of f(x) = exp(-x) were made with many digits and rounded at the end; numbers of places are even. The
+# innermost box ends at f(0) = 1 for this edge.
+
+_CLOSING_EDGE = decimal.Decimal("7.69711747013104971404462804801521549911395551")
+
+EXPONENTIAL_EDGE: Final = float(_CLOSING_EDGE)
+"""Where the tail of the exponential distribution begins."""
+
+
+def _exponential_tables() -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+    inside = np.zeros(256, np.uint64)
+    width, height = np.ones(256), np.ones(256)
+    with decimal.localcontext(decimal.Context(prec=_DIGITS)):
+        places, edge, curve = decimal.Decimal(2) ** 53, _CLOSING_EDGE, (-_CLOSING_EDGE).exp()
+        area = (edge + 1) * curve
+        inside[0] = int(edge * curve / area * places / 2) * 2
+        width[0] = area / curve / places
+        for layer in range(255, 0, -1):
+            width[layer], height[layer] = edge / places, curve
+            curve += area / edge
+            inner = -curve.ln()
+            if layer > 1:
+                inside[layer] = int(inner / edge * places / 2) * 2
+            edge = inner
+    return inside, width, height
+
+
+EXPONENTIAL_INSIDE, EXPONENTIAL_WIDTH, EXPONENTIAL_HEIGHT = _exponential_tables()
+"""The same for the exponential distribution, with 2**53 places."""

@@ -99,6 +99,11 @@ class Dealer(Kernel):
         state.deck[:] = rng.permutation(state.deck)
         rng.shuffle(state.deck[1:4])
         limited = np.clip(state.deck, 1, 4)
+        state.few[:] = rng.choice(200, 2, replace=False)
+        state.counts[0, :2] = rng.choice(state.few, size=2)
+        state.weights[:] = rng.choice((1.0, 2.0, 4.0), size=2, replace=False, p=Dealer.ODDS)
+        state.words[2] = rng.poisson(3.0) + rng.poisson(lam=50.0) + rng.integers(3, endpoint=True)
+        state.normal = rng.exponential(2.0) + rng.exponential() + rng.standard_exponential()
         state.counts[0, 1:3] += 1
         state.counts[1] *= action
         state.counts[:, 3] -= state.few

@@ -14,8 +14,16 @@ from tests.unit.kernels.jitted import jitted
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import rng as kernel_rng
-from envfleet.kernels.rng import INT_METHODS, METHODS, from_generator, standard_normal, to_generator
-from envfleet.kernels.ziggurat import EDGE
+from envfleet.kernels.rng import (
+    METHODS,
+    find_method,
+    from_generator,
+    poisson,
+    standard_exponential,
+    standard_normal,
+    to_generator,
+)
+from envfleet.kernels.ziggurat import EDGE, EXPONENTIAL_EDGE
 
 EDGE_SEEDS = [0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63 - 1, 2**63, 2**64 - 1]
 SPANS = [1, 2, 3, 10, 2**31 + 1, 3 * 2**30, 2**32 - 1, 2**32, 2**32 + 1, 2**33, 2**62 + 1, 3 * 2**61]
@@ -49,6 +57,16 @@ def seeded(way: Way, seed: int) -> np.record:
 def fill_with_normals(rng: Any, out: np.ndarray) -> None:
     for i in range(out.size):
         out[i] = standard_normal(rng)
+
+
+def fill_with_exponentials(rng: Any, out: np.ndarray) -> None:
+    for i in range(out.size):
+        out[i] = standard_exponential(rng)
+
+
+def fill_with_poissons(rng: Any, out: np.ndarray, lam: float) -> None:
+    for i in range(out.size):
+        out[i] = poisson(rng, lam)
 
 
 def assert_same_state(record: np.record, generator: np.random.Generator) -> None:
@@ -134,6 +152,9 @@ calls = st.one_of(
     st.tuples(st.just("integers"), near),
     st.tuples(st.just("standard_normal"), st.just(())),
     st.tuples(st.just("normal"), st.tuples(finite, st.floats(0, 1e3))),
+    st.tuples(st.just("standard_exponential"), st.just(())),
+    st.tuples(st.just("exponential"), st.tuples(st.floats(0, 1e3))),
+    st.tuples(st.just("poisson"), st.tuples(st.floats(0, 1e4))),
 )
 
 
@@ -172,6 +193,44 @@ def test_a_million_normals(seed: int) -> None:
     assert_same_state(record, generator)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+def test_a_million_exponentials(seed: int) -> None:
+    record, generator = seeded(jitted, seed), np.random.default_rng(seed)
+    found = np.empty(1_000_000)
+    jitted(fill_with_exponentials)(record, found)
+    expected = generator.standard_exponential(found.size)
+    np.testing.assert_array_equal(found, expected)
+    assert np.count_nonzero(expected > EXPONENTIAL_EDGE) > 100  # so that the tail was drawn from, too
+    assert_same_state(record, generator)
+
+
+@pytest.mark.parametrize("lam", [0.0, 1e-3, 0.5, 3.0, 9.99, 10.0, 12.5, 100.0, 1e6])
+def test_a_hundred_thousand_poissons(lam: float) -> None:
+    record, generator = seeded(jitted, 7), np.random.default_rng(7)
+    found = np.empty(100_000, np.int64)
+    jitted(fill_with_poissons)(record, found, lam)
+    np.testing.assert_array_equal(found, generator.poisson(lam, found.size))
+    assert_same_state(record, generator)
+
+
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("low", [0, -7, INT64.min])
+def test_integers_up_to_the_endpoint(way: Way, span: int, low: int) -> None:
+    record, generator = seeded(way, span), np.random.default_rng(span)
+    for _ in range(20):
+        found = way(METHODS["integers"])(record, low, low + span, True)
+        assert found == generator.integers(low, low + span, endpoint=True)
+    assert way(METHODS["integers"])(record, 5, None, True) == generator.integers(5, endpoint=True)
+    assert_same_state(record, generator)
+
+
+def test_integers_over_all_of_int64(way: Way) -> None:
+    record, generator = seeded(way, 8), np.random.default_rng(8)
+    for _ in range(100):
+        found = way(METHODS["integers"])(record, INT64.min, INT64.max, True)
+        assert found == generator.integers(INT64.min, INT64.max, endpoint=True)
+
+
 def test_normals_with_mean_and_deviation(way: Way) -> None:
     record, generator = seeded(way, 2), np.random.default_rng(2)
     for _ in range(300):
@@ -186,8 +245,19 @@ CHOICES: list[tuple[str, tuple[Any, ...]]] = [
     ("choice", (1,)),
     ("choice", (np.arange(5) * 1.5,)),
     ("choice", ((3, 5, 9),)),
-    ("choice", (4, np.array([0.1, 0.2, 0.3, 0.4]))),
-    ("choice", (np.array([2, 3, 5]), np.array([0.0, 1.0 / 3.0, 2.0 / 3.0]))),
+    ("choice", (4, None, True, np.array([0.1, 0.2, 0.3, 0.4]))),
+    ("choice", (np.array([2, 3, 5]), None, True, np.array([0.0, 1.0 / 3.0, 2.0 / 3.0]))),
+    ("choice", (7, 3)),
+    ("choice", (7, 3, False)),
+    ("choice", (7, 7, False)),
+    ("choice", (7, 0, False)),
+    ("choice", (10_001, 150, False)),
+    ("choice", (10_001, 250, False)),
+    ("choice", (np.arange(5) * 1.5, 4, False)),
+    ("choice", ((3, 5, 9), 2)),
+    ("choice", (4, 6, True, np.array([0.1, 0.2, 0.3, 0.4]))),
+    ("choice", (4, 3, False, np.array([0.1, 0.2, 0.3, 0.4]))),
+    ("choice", (np.array([2, 3, 5]), 2, False, np.array([0.0, 1.0 / 3.0, 2.0 / 3.0]))),
     ("permutation", (9,)),
     ("permutation", (np.arange(6).reshape(3, 2),)),
 ]
@@ -198,10 +268,10 @@ def test_choices_and_shuffles(way: Way) -> None:
     for seed in range(4000 if way is jitted else 500):  # each call comes with each shape within 450
         record, generator = seeded(way, seed), np.random.default_rng(seed)
         name, arguments = CHOICES[seed % len(CHOICES)]
-        methods = {**METHODS, **INT_METHODS} if isinstance(arguments[0], int) else METHODS
-        found = way(methods[name])(record, *arguments)
-        named = {} if len(arguments) == 1 else {"p": arguments[1]}
-        np.testing.assert_array_equal(found, getattr(generator, name)(arguments[0], **named))
+        is_many = len(arguments) > 1 and arguments[1] is not None
+        method = find_method(name, is_int=isinstance(arguments[0], int), is_many=is_many)
+        found = way(method)(record, *arguments)
+        np.testing.assert_array_equal(found, getattr(generator, name)(*arguments))
         expected = np.arange(np.prod(SHUFFLED[seed // 7 % len(SHUFFLED)])).reshape(SHUFFLED[seed // 7 % len(SHUFFLED)])
         shuffled = expected.copy()
         way(METHODS["shuffle"])(record, shuffled)

@@ -29,7 +29,7 @@ class Deck(Kernel):
 
     @staticmethod
     def reset(state: Any, rng: Any, params: Any) -> None:
-        state.score = rng.normal(0.0, 1.0)
+        state.score = rng.normal(0.0, 1.0) + rng.exponential(0.5) + rng.poisson(2.0) + rng.integers(1, endpoint=True)
         state.turns = 0
         for k in range(6):
             state.cards[k // 3, k % 3] = rng.integers(0, 52)
