@@ -219,7 +219,8 @@ def rehearse(spec: KernelSpec) -> bool:
             env.reset(seed=0)
             env.check_observe()
             for _ in range(_REHEARSED_STEPS):
-                if any(env.step(actions.sample())[2:]):
+                mask = np.array(env.state.action_mask) if "action_mask" in spec.state.names else None
+                if any(env.step(actions.sample(mask=mask))[2:]):
                     break
     except Exception as error:
         raise describe(spec, error) from error

@@ -19,6 +19,7 @@ from envfleet.errors import KernelError
 from envfleet.kernels import MLP, Kernel, array
 from envfleet.kernels.env import KernelEnv
 from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels.plain import rehearse
 
 
 class Corridor(Kernel):
@@ -145,3 +146,23 @@ def test_masks_of_another_form_are_refused() -> None:
         read_kernel(Wide)
     with pytest.raises(KernelError, match="expected one of Discrete"):
         read_kernel(Continuous)
+
+
+class OneWay(Corridor):
+    """Only action 3 is allowed, and others are mistakes."""
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.place = 0
+        state.action_mask[:2] = 0
+        state.action_mask[2] = 1
+
+    @staticmethod
+    def step(state: Any, action: int, rng: Any, params: Any) -> tuple[float, bool]:
+        if action != 3:
+            raise ValueError("this action is not allowed")
+        return 0.0, False
+
+
+def test_a_rehearsal_heeds_the_mask() -> None:
+    rehearse(read_kernel(OneWay))

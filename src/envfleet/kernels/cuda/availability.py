@@ -29,10 +29,18 @@ def cuda_target() -> types.ModuleType:
     """Import the compiler of kernels, `numba_cuda`.
 
     Raises:
-        InvalidArgument: numba-cuda is not installed.
+        InvalidArgument: numba-cuda is not installed, or its simulator is switched on.
     """
     import_cuda()
-    return importlib.import_module("envfleet.kernels.cuda.numba_cuda")
+    try:
+        return importlib.import_module("envfleet.kernels.cuda.numba_cuda")
+    except ImportError as error:
+        if not importlib.import_module("numba").config.ENABLE_CUDASIM:
+            raise
+        raise InvalidArgument(
+            "NUMBA_ENABLE_CUDASIM=1 replaces numba-cuda's compiler by a simulator, which lacks what kernels need "
+            f"({error}): unset it to use a GPU, or leave out device='cuda'"
+        ) from error
 
 
 _LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -39,3 +42,10 @@ def test_without_a_device_it_says_what_was_found(monkeypatch: pytest.MonkeyPatch
 def test_a_stream_needs_a_device() -> None:
     with pytest.raises(InvalidArgument, match=r"stream=7 with device='cpu'.*add device='cuda'"):
         envfleet.make("envfleet/CartPole-v1", 2, backend="kernel", stream=7)
+
+
+def test_numbas_simulator_says_what_it_lacks() -> None:
+    code = "import envfleet; envfleet.make('envfleet/CartPole-v1', 2, backend='kernel', device='cuda')"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "InvalidArgument: NUMBA_ENABLE_CUDASIM=1 replaces numba-cuda's compiler by a simulator" in done.stderr
