@@ -6,6 +6,7 @@ import linecache
 import re
 import traceback
 from pathlib import Path
+from typing import Any
 
 from envfleet.kernels.kernel import KernelSpec
 
@@ -106,7 +107,7 @@ def _find_line(error: Exception) -> str:
     lines = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for statement in (frame.f_locals.get(name) for name in ("inst", "constraint", "expr", "self")):
-            place = getattr(statement, "loc", None)
+            place: Any = getattr(statement, "loc", None)
             if isinstance(getattr(place, "filename", None), str) and _is_of_user(Path(place.filename)):
                 lines.append(f", {describe_line(place.filename, place.line)}")
     return lines[-1] if lines else ""
