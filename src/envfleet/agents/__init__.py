@@ -14,10 +14,10 @@ from envfleet.agents.export import export_policy
 from envfleet.agents.hyperparameters import NetworkConfig, OffPolicyConfig
 from envfleet.agents.loading import load_agent
 from envfleet.agents.networks import network_of
-from envfleet.agents.off_policy import OffPolicyAgent
+from envfleet.agents.off_policy import ContinuousAgent, OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
 from envfleet.agents.randomness import ColouredNoise
-from envfleet.agents.replay import Priorities, ReplayBuffer
+from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
 from envfleet.agents.sac import SAC, SACConfig
 from envfleet.agents.slabs import Collector, Slab, SlabWriter
 from envfleet.agents.td3 import TD3, TD3Config
@@ -30,8 +30,10 @@ __all__ = [
     "TD3",
     "ActionTable",
     "Agent",
+    "Batch",
     "Collector",
     "ColouredNoise",
+    "ContinuousAgent",
     "DDDQNConfig",
     "NetworkConfig",
     "OffPolicyAgent",

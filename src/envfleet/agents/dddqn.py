@@ -62,11 +62,11 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         self.packing.check_mask(len(self._choices))
         priorities = Priorities(config.capacity, config.priority_alpha, self._beta) if config.prioritised else None
         form, place = (config.capacity, self.packing.space, (), torch.int64), config.replay_device or self.device
-        self._remember_in(ReplayBuffer(*form, rng=self.random.replay, device=place, priorities=priorities))
+        self.use_replay(ReplayBuffer(*form, rng=self.random.replay, device=place, priorities=priorities))
         self._network = DuelingNetwork(self.packing, config, len(self._choices)).to(self.device)
         self._target, self._target_parts = target_of(self._network)
         self._optimiser = Adam(self._network.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
-        self._networks = {"network": self._network, "target": self._target}
+        self._networks |= {"network": self._network, "target": self._target}
         self._learners["optimiser"] = self._optimiser
 
     @property
@@ -96,23 +96,28 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     def best_actions(self) -> nn.Module:
         """Return the action with the highest value as a module."""
-        return nn.Sequential(self._network, BestChoice(self._choices))
+        return nn.Sequential(self._moments or nn.Identity(), self._network, BestChoice(self._choices))
 
-    def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def encode_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return the numbers of actions, `(M,)`."""
         return self._choices.indices(actions)
 
     def _beta(self) -> float:
         return between(self.config.priority_beta, 1.0, self.num_updates / self.config.beta_updates)
 
-    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+    def value_losses(self, values: Tensor, goals: Tensor) -> Tensor:
+        """Return the loss of each transition, Huber's; values and goals, which have no gradient, are `(B,)`."""
+        return functional.huber_loss(values, goals, reduction="none")
+
+    def learn_batch(self, batch: Batch) -> dict[str, Tensor]:
+        """Make one gradient update."""
         config = self.config
-        values = self._network(self.packing.rows(batch.observations)).gather(1, batch.actions[:, None]).squeeze(1)
+        values = self._network(self.network_inputs(batch.observations)).gather(1, batch.actions[:, None]).squeeze(1)
         with torch.no_grad():
-            following = self.packing.rows(batch.next_observations)
+            following = self.network_inputs(batch.next_observations)
             best = self._network(following).argmax(dim=1, keepdim=True)  # chosen by one network, valued by the other
             goals = batch.rewards + batch.discounts * self._target(following).gather(1, best).squeeze(1)
-        errors = functional.huber_loss(values, goals, reduction="none")
-        loss = (batch.weights * errors).mean()
+        loss = (batch.weights * self.value_losses(values, goals)).mean()
         self._optimiser.descend(loss)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, (goals - values).detach().cpu().numpy())

@@ -104,6 +104,7 @@ class OffPolicyConfig(NetworkConfig):
         num_steps: Rewards that are summed before a value is bootstrapped (n-step returns).
         target_tau: How far targets move towards their networks in one update.
         max_grad_norm: Gradients longer than this are shortened; `None` never.
+        normalise_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
         replay_device: Where the replay buffer lives, such as `"cpu"` if a GPU has no room for it; `None`: with the
             networks.
     """
@@ -115,4 +116,5 @@ class OffPolicyConfig(NetworkConfig):
     num_steps: Positive[int] = 1
     target_tau: Positive[Share] = 0.005
     max_grad_norm: Positive[float | None] = None
+    normalise_observations: bool = False
     replay_device: str | None = None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -277,13 +278,26 @@ class RunningMoments(nn.Module):
         variance = self.squares / self.count.clamp(min=1.0)
         return torch.where(variance > _SMALLEST_VARIANCE, variance, torch.ones_like(variance)).sqrt()
 
-    def normalise(self, values: Tensor) -> Tensor:
-        """Bring values to mean 0 and variance 1, in their own dtype."""
+    def forward(self, values: Tensor) -> Tensor:
+        """Bring values to mean 0 and variance 1, in their own dtype; they stay as they are before anything was seen."""
         return (values - self.mean.to(values.dtype)) / self.deviation.to(values.dtype)
 
     def restore(self, values: Tensor) -> Tensor:
-        """Undo `normalise`."""
+        """Undo `forward`."""
         return values * self.deviation.to(values.dtype) + self.mean.to(values.dtype)
+
+
+def check_moments(space: spaces.Space[Any], config: Any) -> None:
+    """Check that observations can be normalized.
+
+    Raises:
+        InvalidArgument: They are choices, or have parts.
+    """
+    if not isinstance(space, (spaces.Box, spaces.MultiBinary)):
+        raise InvalidArgument(
+            f"{type(config).__name__}.normalise_observations=True for observations of {space}, expected a Box or "
+            "MultiBinary: choices have no mean, leave it out"
+        )
 
 
 class ActorCritic(nn.Module):
@@ -313,12 +327,12 @@ class ActorCritic(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the policy is made of, `(B, outputs)`."""
-        outputs: Tensor = self.actor(self.actor_encoder(self.observation_moments.normalise(inputs)))
+        outputs: Tensor = self.actor(self.actor_encoder(self.observation_moments(inputs)))
         return self._packing.masked(inputs, outputs) if self._masks else outputs
 
     def raw_values(self, inputs: Tensor) -> Tensor:
         """Values as the critic learns them, `(B,)`."""
-        values: Tensor = self.critic(self.critic_encoder(self.observation_moments.normalise(inputs)))
+        values: Tensor = self.critic(self.critic_encoder(self.observation_moments(inputs)))
         return values.squeeze(-1)
 
     @torch.no_grad()

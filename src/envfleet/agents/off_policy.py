@@ -21,7 +21,7 @@ from envfleet.agents.descent import Adam, Flat, layers_of, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, Positive
 from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStepWriter
-from envfleet.agents.networks import Critics, network_of
+from envfleet.agents.networks import Critics, RunningMoments, check_moments, network_of
 from envfleet.agents.randomness import ColouredNoise
 from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
@@ -56,7 +56,14 @@ class OffPolicyAgent(Agent[Config]):
     A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`. An update is
     `prepare`, `learn` and `publish`; where it `can_learn_beside`, updates are made during rounds.
 
-    The `_build` of a kind of agent calls `_remember_in` with its replay buffer.
+    A kind of agent has these methods; `Agent` says what `_build` and `_act` do:
+
+    - `_build` makes networks and optimizers, and calls `use_replay` with a replay buffer.
+    - `_act` chooses actions, uniformly at random until `is_warm`.
+    - `encode_actions` returns actions as the replay buffer holds them.
+    - `learn_batch` makes one gradient update from a batch; `network_inputs` turns its observations into rows.
+
+    A subclass that overrides one of them learns by torch, since compiled updates would ignore it.
 
     Attributes:
         replay: The buffer.
@@ -68,11 +75,21 @@ class OffPolicyAgent(Agent[Config]):
     _compiled: Adam | None  # of the network that acts
     _num_noises = 0  # arrays of standard normal noise, each like the actions of a batch, that a compiled update needs
     _noise: ColouredNoise | None = None
+    _moments: RunningMoments | None = None  # of observations, if networks see them normalized
 
-    def _remember_in(self, replay: ReplayBuffer) -> None:
+    def use_replay(self, replay: ReplayBuffer) -> None:
+        """Learn from this replay buffer, n-step returns included; to be called once, in `_build`.
+
+        Args:
+            replay: Empty buffer, whose actions have the form that `encode_actions` returns.
+        """
         self.replay = replay
         self._writer = NStepWriter(replay, self.num_envs, self.config.num_steps, self.config.gamma)
         self._memories = {"replay": replay, "n_step": self._writer}
+        if self.config.normalise_observations:
+            check_moments(self.observation_space, self.config)
+            self._moments = RunningMoments(self.packing.num_inputs).to(self.device)
+            self._networks["observation_moments"] = self._moments
 
     @property
     def is_warm(self) -> bool:
@@ -91,8 +108,10 @@ class OffPolicyAgent(Agent[Config]):
             InvalidArgument: Actions are unknown; or, with `num_steps` above 1, the agent was made for fewer
                 sub-environments.
         """
-        self._writer.write(transitions, self._encode(transitions.actions))
+        self._writer.write(transitions, self.encode_actions(transitions.actions))
         self.num_transitions += len(transitions)
+        if self._moments is not None and len(transitions):
+            self._moments.update(self.packing.rows(torch.from_numpy(transitions.observations).to(self.device)))
         self._start_noise(transitions.env_indices[transitions.ended])
 
     def start_episodes(self, env_indices: NDArray[Any]) -> None:
@@ -139,7 +158,19 @@ class OffPolicyAgent(Agent[Config]):
     def _arrays(self, batch: Batch) -> tuple[Batch, tuple[F32, ...]]:
         """Return what compiled code learns from."""
         noises = (self.random.normal(torch.as_tensor(batch.actions)).numpy() for _ in range(self._num_noises))
-        return batch.arrays(), tuple(noises)
+        arrays = batch.arrays()
+        if self._moments is not None:
+            observations, following = map(self._normalized, (arrays.observations, arrays.next_observations))
+            arrays = arrays._replace(observations=observations, next_observations=following)
+        return arrays, tuple(noises)
+
+    def _normalized(self, rows: Any) -> Any:
+        return rows if self._moments is None else self._moments(torch.as_tensor(rows)).numpy()
+
+    def network_inputs(self, observations: Tensor) -> Tensor:
+        """Return observations of a batch, `(B, …)`, as networks see them, float32 `(B, inputs)`."""
+        rows = self.packing.rows(observations)
+        return rows if self._moments is None else self._moments(rows)
 
     def learn(self, batches: Iterable[Any]) -> Learnt:
         """Make gradient updates; if they are compiled, what acts stays as it is until `publish`.
@@ -149,7 +180,7 @@ class OffPolicyAgent(Agent[Config]):
         """
         means = Means()
         for batch in batches:
-            means.add(self._update_compiled(*batch) if self.is_compiled else self._learn(batch.to(self.device)))
+            means.add(self._update_compiled(*batch) if self.is_compiled else self.learn_batch(batch.to(self.device)))
             self.num_updates += 1
         acting = None if self._compiled is None else self._compiled.values.copy()
         return Learnt(means.result(), self.num_updates, acting)
@@ -199,19 +230,27 @@ class OffPolicyAgent(Agent[Config]):
     def _inputs(self, observations: NDArray[Any]) -> Any:
         """Return tensors, or arrays where acting is compiled and observations are floats."""
         if self._compiled is None or observations.dtype.kind != "f":
-            return super()._inputs(observations)
-        return np.ascontiguousarray(observations, np.float32).reshape(len(observations), -1)
+            rows = super()._inputs(observations)
+            return rows if self._moments is None else self._moments(rows)
+        return self._normalized(np.ascontiguousarray(observations, np.float32).reshape(len(observations), -1))
 
     @abc.abstractmethod
-    def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Actions as they are learned."""
+    def encode_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return actions, `(M, …)` of the action space, as the replay buffer holds them."""
 
     @abc.abstractmethod
-    def _learn(self, batch: Batch) -> dict[str, Tensor]:
-        """Make one update."""
+    def learn_batch(self, batch: Batch) -> dict[str, Tensor]:
+        """Make one gradient update.
+
+        Args:
+            batch: B transitions as tensors on the agent's device.
+
+        Returns:
+            Losses and other figures by name, scalars.
+        """
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[UpdatePart]:
-        """Return the compiled calls that do what `_learn` does, for a batch of arrays; marks a class as compiled."""
+        """Return the compiled calls that do what `learn_batch` does, for a batch of arrays; marks a compiled class."""
         raise NotImplementedError
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:
@@ -247,7 +286,7 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     def _build(self) -> None:
         config, self._bounds = self.config, Bounds(self.action_space)
         form, place = (config.capacity, self.packing.space, (self._bounds.size,)), config.replay_device or self.device
-        self._remember_in(ReplayBuffer(*form, rng=self.random.replay, device=place))
+        self.use_replay(ReplayBuffer(*form, rng=self.random.replay, device=place))
         if config.noise_exponent:
             self._noise = ColouredNoise(
                 self.num_envs, self._bounds.size, config.noise_exponent, config.noise_length, self.random.numpy
@@ -259,17 +298,18 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
             Adam(network.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
             for network in (self._actor, self._critics)
         )
-        self._networks = {"actor": self._actor, "critics": self._critics}
+        self._networks |= {"actor": self._actor, "critics": self._critics}
         self._learners |= {"actor_optimiser": self._actor_optimiser, "critic_optimiser": self._critic_optimiser}
 
     def best_actions(self) -> nn.Module:
         """Return the actor without noise as a module."""
-        return nn.Sequential(self._actor, self._bounds).to(self.device)
+        return nn.Sequential(self._moments or nn.Identity(), self._actor, self._bounds).to(self.device)
 
     def _compile(self) -> Adam:
         return self._act_by(self._actor_optimiser, layers_of(self._actor), layers_of(*self._critics.critics))
 
-    def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def encode_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return actions as numbers from -1 to 1, `(M, size)`."""
         return self._bounds.units(actions)
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -284,6 +324,15 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
 
         Where updates are compiled, the parameters to choose by are those of `_acts_by`, and inputs may be arrays.
         """
+
+    def critic_loss(self, values: Tensor, goals: Tensor) -> Tensor:
+        """Return the loss of both critics, the mean square.
+
+        Args:
+            values: Values that the critics give to the transitions, `(2, B)`.
+            goals: Values to learn, without gradient, `(B,)`.
+        """
+        return (values - goals).square().mean()  # half of the sum of both
 
     def _draw(self, rows: NDArray[np.int64]) -> F32:
         if self._noise is None:

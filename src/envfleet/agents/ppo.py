@@ -20,9 +20,8 @@ from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, NotNegative, Positive, Share
 from envfleet.agents.means import Means
-from envfleet.agents.networks import ActorCritic
+from envfleet.agents.networks import ActorCritic, check_moments
 from envfleet.agents.slabs import Slab
-from envfleet.errors import InvalidArgument
 from envfleet.fleet.rollout import generalised_advantages
 from envfleet.kernels.rollouts.policies import MLP
 
@@ -97,12 +96,9 @@ class PPO(SlabAgent[PPOConfig]):
     _compiled: NDArray[np.int64] | None  # layers of the actor and of the critic
 
     def _build(self) -> None:
-        config, seen, action_space = self.config, self.observation_space, self.action_space
-        if config.normalise_observations and not isinstance(seen, (spaces.Box, spaces.MultiBinary)):
-            raise InvalidArgument(
-                f"PPOConfig.normalise_observations=True for observations of {seen}, expected a Box or MultiBinary: "
-                "choices have no mean, leave it out"
-            )
+        config, action_space = self.config, self.action_space
+        if config.normalise_observations:
+            check_moments(self.observation_space, config)
         self._policy: CategoricalPolicy | SquashedPolicy
         if isinstance(action_space, spaces.Discrete):
             self._policy, log_std = CategoricalPolicy(action_space), None
@@ -164,7 +160,7 @@ class PPO(SlabAgent[PPOConfig]):
         if config.normalise_values:
             self._network.take_returns(returns)
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-        goals = self._network.value_moments.normalise(returns)
+        goals = self._network.value_moments(returns)
 
         self._optimiser.learning_rate = config.learning_rate_after(self.num_transitions)
         random, lessons = self.random.torch, Lessons(inputs, targets, old_log_probs, advantages, goals)
@@ -202,7 +198,7 @@ class PPO(SlabAgent[PPOConfig]):
     def _rows(self, inputs: Tensor) -> F32:
         """Return inputs as compiled code takes them."""
         moments = self._network.observation_moments
-        return (moments.normalise(inputs) if moments.count else inputs).numpy()
+        return (moments(inputs) if moments.count else inputs).numpy()
 
     def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""

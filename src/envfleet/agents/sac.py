@@ -96,9 +96,10 @@ class SAC(ContinuousAgent[SACConfig]):
         outputs = self._actor(inputs)
         return propose(outputs, self.random.normal(outputs[:, : self._bounds.size]))
 
-    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+    def learn_batch(self, batch: Batch) -> dict[str, Tensor]:
+        """Make one gradient update."""
         config = self.config
-        observations, following = (self.packing.rows(part) for part in (batch.observations, batch.next_observations))
+        observations, following = map(self.network_inputs, (batch.observations, batch.next_observations))
         alpha = self._temperature["log_alpha"].detach().exp()
 
         with torch.no_grad():
@@ -106,7 +107,7 @@ class SAC(ContinuousAgent[SACConfig]):
             next_values = self._targets(following, next_actions).amin(dim=0) - alpha * next_log_probs
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
-        critic_loss = (values - goals).square().mean()  # half of the sum of both
+        critic_loss = self.critic_loss(values, goals)
         self._critic_optimiser.descend(critic_loss)
 
         actions, log_probs = self._propose(observations)

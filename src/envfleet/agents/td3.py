@@ -61,9 +61,10 @@ class TD3(ContinuousAgent[TD3Config]):
             units = np.tanh(compiled.outputs_of(self._acts_by.values, self._layers[0][0], np.asarray(inputs)))
         return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
 
-    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+    def learn_batch(self, batch: Batch) -> dict[str, Tensor]:
+        """Make one gradient update."""
         config = self.config
-        observations, following = (self.packing.rows(part) for part in (batch.observations, batch.next_observations))
+        observations, following = map(self.network_inputs, (batch.observations, batch.next_observations))
 
         with torch.no_grad():
             next_actions = torch.tanh(self._target_actor(following))
@@ -72,7 +73,7 @@ class TD3(ContinuousAgent[TD3Config]):
             next_values = self._target_critics(following, (next_actions + noise).clamp(-1.0, 1.0)).amin(dim=0)
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
-        critic_loss = (values - goals).square().mean()  # half of the sum of both
+        critic_loss = self.critic_loss(values, goals)
         self._critic_optimiser.descend(critic_loss)
         figures = {"critic_loss": critic_loss, "value": values.mean()}
         if (self.num_updates + 1) % config.policy_delay:

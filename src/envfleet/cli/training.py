@@ -54,6 +54,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
     max_transitions: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many transitions; with --env 100,000 if not given.")
     ] = None,
+    stop_at_return: Annotated[
+        float | None, typer.Option(help="Stop once the mean return of the last 100 episodes is at least this.")
+    ] = None,
     on_failure: Annotated[
         str | None,
         typer.Option(help="What to do when a sub-environment fails: raise or restart.", show_default="raise"),
@@ -79,6 +82,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
     from envfleet.training.config import change_config
 
     limits: dict[str, Any] = {"max_minutes": max_minutes, "max_transitions": max_transitions, "verbose": not quiet}
+    limits["stop_at_return"] = stop_at_return
     if resume is not None:
         given = {
             "CONFIG": config, "--env": env, "--env-arg": env_args or None, "--agent": agent, "--num-envs": num_envs,

@@ -164,6 +164,7 @@ class RunOptions:
         max_minutes: The run stops after so many, evaluations included; `None` for never. An evaluation that is under
             way, or is the last one, may take a tenth of that and one minute more.
         max_transitions: The run stops after so many; `None` for never.
+        stop_at_return: The run stops once the mean return of the last 100 episodes is at least this; `None` for never.
 
     Raises:
         InvalidArgument: One of them cannot be.
@@ -178,6 +179,7 @@ class RunOptions:
     max_restarts: int | None = None
     max_minutes: float | None = None
     max_transitions: int | None = None
+    stop_at_return: float | None = None
 
     def __post_init__(self) -> None:
         check_whole("num_envs", self.num_envs, 1)

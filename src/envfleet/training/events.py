@@ -203,7 +203,8 @@ class Ended(Event):
     """The run is over, and everything is saved.
 
     Attributes:
-        reason: Why: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"interrupted"`.
+        reason: Why: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"stop_at_return"`, `"observer"`,
+            `"interrupted"`.
         elapsed_s: Seconds since the run began or was resumed.
         times: Where they went.
     """
@@ -216,9 +217,12 @@ class Ended(Event):
 class Observer(abc.ABC):
     """Whoever wants to know what happens in a run; subclasses need not have a state or anything to close.
 
-    A run calls `on_event` for each event, in order and from one thread. An observer that writes files flushes them in
+    A run calls `on_event` for each event, in order and from one thread. It ends in order after the round in which an
+    observer sets `stop_requested`. An observer that writes files flushes them in
     `state_dict` and tells how long they are, so that a run which is resumed from that checkpoint can cut them to it.
     """
+
+    stop_requested = False
 
     @abc.abstractmethod
     def on_event(self, event: Event) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from envfleet.errors import InvalidArgument
 from envfleet.files import NO_ROOM
 from envfleet.training.config import Backend, RunConfig, RunOptions, change_config, read_config
 from envfleet.training.events import LEARNER, Examination, Observer, find_observers
@@ -38,7 +37,8 @@ class RunResult:
     Attributes:
         run_name: Its name, which is that of its folder.
         run_dir: The folder.
-        reason: Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"interrupted"`.
+        reason: Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"stop_at_return"`, `"observer"`,
+            `"interrupted"`.
         total_steps: Transitions, over all sub-environments, and over all sittings if the run was resumed.
         total_episodes: Likewise.
         total_updates: Likewise.
@@ -77,6 +77,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
     seed: int | None = None,
     max_minutes: float | None = None,
     max_transitions: int | None = None,
+    stop_at_return: float | None = None,
     on_failure: Literal["raise", "restart"] = "raise",
     max_restarts: int | None = None,
     base_output_dir: str | Path = RUNS,
@@ -99,6 +100,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         seed: Instead of the configuration's.
         max_minutes: Stop after so many.
         max_transitions: Stop after so many.
+        stop_at_return: Stop once the mean return of the last 100 episodes is at least this.
         on_failure: What happens if a sub-environment fails: `"raise"`, or `"restart"`, which rebuilds it; the failed
             step is not learned from.
         max_restarts: Failures allowed within any hour with `on_failure="restart"`; `None` for what the configuration
@@ -126,6 +128,7 @@ def resume(
     *,
     max_minutes: float | None = None,
     max_transitions: int | None = None,
+    stop_at_return: float | None = None,
     device: str | None = None,
     max_restarts: int | None = None,
     verbose: bool = True,
@@ -139,17 +142,20 @@ def resume(
     Args:
         run: Its folder. The checkpoint in it is unpickled: resume runs of your own only.
         max_minutes: Stop after so many more.
-        max_transitions: Stop after so many of the whole run.
+        max_transitions: Stop after so many of the whole run. A run whose curriculum has ended goes on with its last
+            phase until then, with its replay buffer, optimizers and shaping as they were.
+        stop_at_return: Stop once the mean return of the last 100 episodes is at least this.
         device: Where networks live; `None` for where they did.
         max_restarts: Failures allowed within any hour; `None` for as many as before.
         verbose: Whether a progress bar is shown.
         observers: More who are told what happens.
 
     Raises:
-        InvalidArgument: There is no such run, or no checkpoint in it, or its curriculum ended before `max_transitions`.
+        InvalidArgument: There is no such run, or no checkpoint in it.
     """
     folder = RunFolder.open(run)
-    saved = folder.read_options() | {"max_minutes": max_minutes, "max_transitions": max_transitions}
+    limits = {"max_minutes": max_minutes, "max_transitions": max_transitions, "stop_at_return": stop_at_return}
+    saved = folder.read_options() | limits
     saved |= {name: value for name, value in (("device", device), ("max_restarts", max_restarts)) if value is not None}
     return _run(folder.read_config(), RunOptions(**saved), folder, _told(verbose, observers), is_resumed=True)
 
@@ -223,11 +229,6 @@ def _run(
                 if state is not None:
                     trainer.load_state_dict(state)
                 before = trainer.transitions
-                if trainer.tally.is_finished and before < (options.max_transitions or 0):
-                    raise InvalidArgument(
-                        f"max_transitions={options.max_transitions:,}, but the curriculum of {folder.path} ended at "
-                        f"{before:,}: to train further, begin another run with --weights, or agent.checkpoint_path"
-                    )
                 try:
                     reason = trainer.run(should_stop)
                     plot_runs([folder.path])

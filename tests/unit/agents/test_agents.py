@@ -30,6 +30,7 @@ from envfleet.agents import (
     PPOConfig,
     SACConfig,
     TD3Config,
+    Transitions,
     TransitionWriter,
     load_agent,
     saving,
@@ -452,3 +453,36 @@ def test_torch_is_imported_with_agents_only() -> None:
     code = "import sys, envfleet; print('torch' in sys.modules); import envfleet.agents; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("kind", ["sac", "td3", "dddqn"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_observations_of_replay_agents_are_normalized(kind: str, compiled: bool, tmp_path: Path) -> None:
+    """An agent that sees shifted and scaled observations learns as one that sees them with mean 0 and variance 1."""
+    rng = np.random.default_rng(0)
+    box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    kinds: dict[str, Any] = {"sac": (SAC, TORQUE), "td3": (TD3, TORQUE), "dddqn": (DDDQN, spaces.Discrete(3))}
+    make_kind, action = kinds[kind]
+    config: Any = make_kind.config_class(
+        hidden=(8,), batch_size=16, warmup=0, capacity=500, normalise_observations=True, compiled=compiled
+    )
+    agents: list[Any] = [make_kind(box, action, config, num_envs=40, seed=0) for _ in range(2)]
+    plain = rng.normal(size=(2, 40, 3)).astype(np.float32)
+    actions = agents[0].act_batch(plain[0])
+    rewards, ends = rng.normal(size=40), (np.zeros(40, np.bool_), np.zeros(40, np.bool_))
+    scaled = plain * np.float32(8.0) + np.float32(16.0)
+    for agent, (before, after) in zip(agents, (plain, scaled), strict=True):
+        agent.remember(Transitions(before, actions, rewards, *ends, after, np.arange(40)))
+        assert agent.is_compiled == compiled
+        agent.update(4)
+    first, second = (
+        agent.act_batch(rows[1], deterministic=True) for agent, rows in zip(agents, (plain, scaled), strict=True)
+    )
+    np.testing.assert_allclose(first, second, atol=1e-3)
+    agents[1].save(tmp_path / "agent.pt")
+    loaded = load_agent(tmp_path / "agent.pt")
+    np.testing.assert_array_equal(loaded.act_batch(scaled[1], deterministic=True), second)
+    exported = agents[1].best_actions()(torch.from_numpy(scaled[1]))
+    np.testing.assert_allclose(np.asarray(exported.detach()), second, atol=1e-5)
+    with pytest.raises(InvalidArgument, match="normalise_observations=True for observations of Discrete"):
+        make_kind(spaces.Discrete(4), action, config)

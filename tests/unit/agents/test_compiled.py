@@ -155,7 +155,7 @@ def test_what_is_not_finite_is_reported() -> None:
 class Cautious(SAC):
     """An agent of a user's own, with a loss of its own."""
 
-    def _learn(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def learn_batch(self, batch: Batch) -> dict[str, torch.Tensor]:
         return {"own": torch.zeros(())}
 
 

@@ -201,7 +201,7 @@ def test_moments_of_a_stream_are_those_of_all_of_it() -> None:
     assert moments.mean.numpy() == pytest.approx(rows.mean(axis=0))
     assert moments.deviation.tolist() == pytest.approx([rows[:, 0].std(), 1.0])
     values = torch.from_numpy(rows)
-    assert torch.allclose(moments.restore(moments.normalise(values)), values)
+    assert torch.allclose(moments.restore(moments(values)), values)
 
 
 def test_returns_change_the_scale_of_values_and_not_the_values() -> None:

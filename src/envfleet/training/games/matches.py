@@ -24,7 +24,15 @@ from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
-from envfleet.training.games.players import Player, Policy, Seated, check_actions, idle_actions, seat_player
+from envfleet.training.games.players import (
+    OwnPlayer,
+    Player,
+    Policy,
+    Seated,
+    check_actions,
+    idle_actions,
+    seat_player,
+)
 from envfleet.training.phases import DEFAULT_GAME
 
 _ONE, _TWO = 0, 1
@@ -234,9 +242,17 @@ class SeatedPolicy:
             # Places without a game hold an observation of the space, which zeros may not be.
             self._inputs = np.repeat(observations[:1], seating.num_places, axis=0)
         self._inputs[places] = observations
-        blocks = self._inputs.reshape(-1, BLOCK_ROWS, *observations.shape[1:])
-        chosen = [np.asarray(self._policy.act_batch(self._unpacked(block), deterministic=True)) for block in blocks]
+        blocks, chosen = self._inputs.reshape(-1, BLOCK_ROWS, *observations.shape[1:]), list[NDArray[Any]]()
+        for number, block in enumerate(blocks):
+            numbers = np.arange(BLOCK_ROWS) + number * BLOCK_ROWS
+            more: Any = {"env_indices": numbers} if isinstance(self._policy, OwnPlayer) else {}
+            chosen.append(np.asarray(self._policy.act_batch(self._unpacked(block), deterministic=True, **more)))
         return np.concatenate(chosen)[places]
+
+    def begin(self, rows: NDArray[np.int64]) -> None:
+        """Tell a player of a class of the user's own that games begin in these sub-environments."""
+        if isinstance(self._policy, OwnPlayer):
+            self._policy.begin_episodes(self._seating.places[rows])
 
 
 class Table:
@@ -312,6 +328,8 @@ class Table:
     def _begin(self, rows: NDArray[np.int64], observations: NDArray[Any]) -> NDArray[Any]:
         """Begin the next games in these sub-environments; returns all observations, also the first ones of those."""
         rows = self.seating.seat(rows)
+        for policy in self._policies.values():
+            policy.begin(rows)
         numbers = self.seating.games[rows]
         deals = np.stack((self._games.is_left[numbers], self._games.is_starting[numbers]), axis=1)
         self._seats[rows], self.returns[rows], self.lengths[rows] = ~deals[:, 0], 0, 0

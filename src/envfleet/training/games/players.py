@@ -79,6 +79,10 @@ class RandomPlayer:
 class OwnPlayer:
     """A player of a class, with a generator of its own.
 
+    A player that has a state of its own for each episode has a method `begin_episodes(env_indices)`, which is called
+    with the numbers of its episodes that begin, int64 `(M,)`; its `act_batch` is then also passed `env_indices=`, the
+    number of each row. When a run is resumed, running episodes begin for it anew.
+
     Args:
         kind: `"random"`, or `"module:Name"` of what is called with the spaces of observations and actions of one
             player, a NumPy generator for all draws, and the keywords; what it makes has `act_batch(observations,
@@ -106,12 +110,20 @@ class OwnPlayer:
                 "kwargs"
             ) from error
         _check_acts(self._player)
+        self._has_episodes = callable(getattr(self._player, "begin_episodes", None))
+
+    def begin_episodes(self, env_indices: NDArray[np.int64]) -> None:
+        """Tell the player, if it wants to know, that these of its episodes begin."""
+        if self._has_episodes and len(env_indices):
+            self._player.begin_episodes(env_indices)
 
     def act_batch(
         self, observations: NDArray[Any], deterministic: bool = False, *, env_indices: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Choose actions, `(N, …)`."""
-        actions = self._player.act_batch(observations, deterministic)
+        rows = np.arange(len(observations)) if env_indices is None else env_indices
+        more = {"env_indices": rows} if self._has_episodes else {}
+        actions = self._player.act_batch(observations, deterministic, **more)
         return check_actions(actions, len(observations), self._game, self._name)
 
 

@@ -36,6 +36,7 @@ class Tally:
     """
 
     is_examination_due = False
+    _extended_to: int | None = None  # transitions until which the last phase goes on after its own end
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.phases = tuple(phases)
@@ -79,6 +80,8 @@ class Tally:
     def _phase_share(self) -> float:
         """How much of the phase is done, from 0 to 1."""
         phase = self.phase
+        if self._extended_to is not None:
+            return min(self.transitions / self._extended_to, 1.0)
         transitions, episodes = self.transitions - self._began[0], self.episodes - self._began[1]
         if phase.episodes is not None:
             return min(episodes / phase.episodes, 1.0)
@@ -94,9 +97,13 @@ class Tally:
         self.index += 1
         self._begin_phase()
 
+    def extend(self, transitions: int) -> None:
+        """Continue the last phase of a finished curriculum until so many transitions of the whole run."""
+        self.index, self._extended_to = len(self.phases) - 1, transitions
+
     def _is_promoted(self) -> bool:
         promotion = self.phase.promote_at
-        if promotion is None or len(self._winners) < promotion.games:
+        if self._extended_to is not None or promotion is None or len(self._winners) < promotion.games:
             return False
         wins = sum(winner > 0 for winner in self._winners)
         return wilson(wins, promotion.games)[0] > promotion.win_rate
@@ -112,6 +119,11 @@ class Tally:
             self._winners.extend(results.winners.tolist())
             columns = results.returns, results.shaped_returns, results.lengths, results.winners
             self._latest.extend(zip(*(column.tolist() for column in columns), strict=True))
+
+    @property
+    def has_latest(self) -> bool:
+        """Return whether 100 episodes have ended, so that `latest` is of as many."""
+        return len(self._latest) == _LATEST
 
     def latest(self) -> dict[str, float]:
         """Return means over the last 100 episodes; see `events.Progress`."""

@@ -99,6 +99,7 @@ class Trainer:
         self._observations: NDArray[Any] = np.zeros(0)
         self._should_stop: Callable[[], bool] = lambda: False
         self._has_begun, self._next_progress_s = False, 0.0
+        self._last_arena: Mapping[str, Any] | None = None  # state of the arena of a finished run
 
     # ------------------------------------------------------------------ the loop
 
@@ -109,7 +110,8 @@ class Trainer:
             should_stop: Asked before each round.
 
         Returns:
-            Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"` or `"interrupted"`.
+            Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"stop_at_return"`, `"observer"` or
+            `"interrupted"`.
 
         Raises:
             TrainingDiverged: A loss is not finite; the message says which checkpoint is from before.
@@ -134,7 +136,14 @@ class Trainer:
         if self.tally.is_finished:
             return "completed"
         spent = [name for name, share in self._spent().items() if share >= 1]
-        return spent[0] if spent else ("interrupted" if should_stop() else None)
+        if spent:
+            return spent[0]
+        goal = self.options.stop_at_return
+        if goal is not None and self.tally.has_latest and self.tally.latest()["return"] >= goal:
+            return "stop_at_return"
+        if any(observer.stop_requested for observer in self._observers.values()):
+            return "observer"
+        return "interrupted" if should_stop() else None
 
     def _spent(self) -> dict[str, float]:
         """Return how much of the run's limits is spent, by their names; 1 is all of it."""
@@ -382,7 +391,7 @@ class Trainer:
             "num_envs": self._arena.num_envs,
             "learner": learner or self._learner.state_dict(),
             "pool": self._pool.state_dict(),
-            "arena": {} if self.tally.is_finished else self._arena.state_dict(),
+            "arena": self._last_arena or self._arena.state_dict(),
             "tally": copy.deepcopy(self.tally),
             "observers": {name: observer.state_dict() for name, observer in self._observers.items()},
         }
@@ -404,6 +413,11 @@ class Trainer:
                 f"num_envs={self._arena.num_envs}, but the run was saved with num_envs={state['num_envs']}: pass that"
             )
         self.tally = state["tally"]
+        most = self.options.max_transitions or 0
+        if self.tally.is_finished and most > self.transitions:
+            self.tally.extend(most)
+        if self.tally.is_finished:
+            self._last_arena = state["arena"]
         self._pool.load_state_dict(state["pool"])
         for name in state["observers"].keys() & self._observers.keys():
             self._observers[name].load_state_dict(state["observers"][name])

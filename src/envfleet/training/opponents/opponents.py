@@ -131,12 +131,17 @@ class Opponents:
             places = np.flatnonzero(chosen == entry)
             drawn = self._entries[entry].draw(len(places), self._rng)
             who[places] = [self._numbers.setdefault((entry, name), len(self._numbers)) for name in drawn]
-        if np.array_equal(self._who[rows], who):
-            return False
         before = self.scripts.copy()
-        self._who[rows] = who
-        self._group()
+        if not np.array_equal(self._who[rows], who):
+            self._who[rows] = who
+            self._group()
+        self._begin_episodes(rows)
         return not np.array_equal(before, self.scripts)
+
+    def _begin_episodes(self, rows: NDArray[np.int64]) -> None:
+        for place, group in self.groups.items():
+            if isinstance(player := self._players[place], OwnPlayer):
+                player.begin_episodes(np.intersect1d(rows, group))
 
     def _group(self) -> None:
         """Find the rows of every network, and let go of networks that are too many."""
@@ -221,6 +226,7 @@ class Opponents:
             if player is not None:
                 player.random.load_state_dict(random)
         self._group()
+        self._begin_episodes(np.arange(len(self._who)))
         self._rng = copy.deepcopy(state["rng"])
 
 

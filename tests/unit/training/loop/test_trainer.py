@@ -231,6 +231,38 @@ def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() ->
         trained(config_of({"transitions": 1}), 1, on_failure="restart")
 
 
+def test_a_finished_run_continues_with_its_replay_buffer_and_optimizer(tmp_path: Path) -> None:
+    config = config_of({"transitions": 100}, {"transitions": 60, "clear_buffer": False})
+    first = train(config, base_output_dir=tmp_path, verbose=False)
+    assert (first.reason, first.total_steps) == ("completed", 160)
+    more = resume(first.run_dir, max_transitions=240, verbose=False)
+    assert (more.reason, more.total_steps) == ("completed", 240)
+    assert more.total_updates == first.total_updates + 20  # 0.25 for each transition, without another warm-up
+    again = resume(first.run_dir, max_transitions=300, verbose=False)
+    assert (again.reason, again.total_steps, again.total_updates) == ("completed", 300, more.total_updates + 15)
+    assert resume(first.run_dir, verbose=False).total_steps == 300
+
+
+def test_an_observer_ends_a_run_in_order(tmp_path: Path) -> None:
+    def stop(event: object) -> None:
+        if isinstance(event, Episodes) and event.transitions > 50:
+            watcher.stop_requested = True
+
+    watcher = Watcher(stop)
+    result = train(config_of({"transitions": 1_000}), base_output_dir=tmp_path, verbose=False, observers=[watcher])
+    assert result.reason == "observer"
+    assert 50 < result.total_steps < 200
+    assert watcher.of(Ended)[0].reason == "observer"
+    assert resume(result.run_dir, verbose=False).total_steps == 1_000
+
+
+def test_a_run_stops_at_a_return() -> None:
+    watcher = Watcher()
+    trainer = trained(config_of({"transitions": 5_000}, env=f"{ENVS}:Cliff"), 2, watcher, stop_at_return=7.0)
+    assert watcher.of(Ended)[0].reason == "stop_at_return"
+    assert trainer.transitions == 700  # 100 episodes of 7 steps, each worth 7
+
+
 def test_the_budget_of_restarts_is_an_option_and_a_key_of_the_file() -> None:
     config = config_of({"transitions": 160}, env=f"{ENVS}:breaking")
     with pytest.raises(RestartBudgetSpent, match="max_restarts=0"):

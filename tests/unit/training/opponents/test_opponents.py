@@ -13,8 +13,11 @@ import torch
 from gymnasium import spaces
 
 from envfleet.agents import DDDQN, SAC, ActionTable, DDDQNConfig, SACConfig
+from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
 from envfleet.training import train
+from envfleet.training.games.matches import Rink, play
+from envfleet.training.games.players import OwnPlayer
 from envfleet.training.opponents.opponents import Entry, Opponents, myself
 from envfleet.training.opponents.pool import Files, SnapshotPool, as_player
 
@@ -22,6 +25,7 @@ SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32)
 LOOK = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 ALL = np.arange(4)
+HOCKEY = known_game("hockey")
 
 
 def agent_of(seed: int = 0, **more: Any) -> SAC:
@@ -184,3 +188,52 @@ def test_files_of_all_phases_are_looked_at_before_a_run_begins(opponent: dict[st
             train(config, base_output_dir=tmp_path / "runs", verbose=False)
         agent_of().save(tmp_path / "a.pt")
     assert not list((tmp_path / "runs").iterdir())
+
+
+class Counting:
+    """An opponent that counts the steps of each game that it plays."""
+
+    def __init__(self, observation_space: Any, action_space: Any, rng: np.random.Generator) -> None:
+        self.steps = np.full(300, -1_000)
+
+    def begin_episodes(self, env_indices: Any) -> None:
+        self.steps[env_indices] = 0
+
+    def act_batch(self, observations: Any, deterministic: bool = False, *, env_indices: Any) -> Any:
+        self.steps[env_indices] += 1
+        actions = np.zeros((len(observations), 4))
+        actions[:, 0] = self.steps[env_indices] % 2
+        made.append(self.steps[env_indices].copy())
+        return actions
+
+
+made: list[Any] = []
+
+
+def opposed() -> Opponents:
+    found = Opponents(4, HOCKEY.action_space, seed=np.random.SeedSequence(0))
+    found.cast([Entry(name="own", make=lambda seed: OwnPlayer(f"{__name__}:Counting", HOCKEY, seed))])
+    found.draw(ALL)
+    return found
+
+
+def test_an_opponent_is_told_when_its_episodes_begin() -> None:
+    opponents, other = opposed(), opposed()
+    for expected in ([1, 1, 1, 1], [2, 2, 2, 2]):
+        opponents.act(LOOK)
+        assert made[-1].tolist() == expected
+    opponents.draw(np.array([1, 3]))
+    opponents.act(LOOK)
+    assert made[-1].tolist() == [3, 1, 3, 1]
+    other.act(LOOK)
+    other.load_state_dict(opponents.state_dict())
+    other.act(LOOK)
+    assert made[-1].tolist() == [1, 1, 1, 1]
+
+
+def test_and_in_evaluations() -> None:
+    made.clear()
+    games = play("strong", f"{__name__}:Counting", 5, seed=1, rink=Rink(num_envs=2))
+    seen = np.stack(made)
+    for number, length in enumerate(games.lengths.tolist()):
+        assert {1, length} <= {*seen[:, number].tolist()}
