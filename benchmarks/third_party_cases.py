@@ -73,7 +73,7 @@ def _crossing() -> dict[str, Any]:
 
 _SUMO_FILES = (("net", "net"), ("route", "rou"))
 
-gym.register("Crafter-v1", entry_point=CrafterEnv, max_episode_steps=10_000)
+gym.register("Crafter-v1", entry_point=f"{__name__}:CrafterEnv", max_episode_steps=10_000)
 
 CASES = {
     case.distribution if case.module != "gymnasium" else case.env_id: case

@@ -253,7 +253,12 @@ class Spoiling(gym.Env[Any, Any]):
     action_space: Any = gym.spaces.Discrete(2)
 
     def __init__(self) -> None:
-        self.info = {"set": {0}, "deque": collections.deque([0]), "dataclass": Score([0]), "tensor": torch.zeros(1)}
+        self.info: dict[str, Any] = {
+            "set": {0},
+            "deque": collections.deque([0]),
+            "dataclass": Score([0]),
+            "tensor": torch.zeros(1),
+        }
         self.count = 0
 
     def _spoil(self) -> dict[str, Any]:
