@@ -76,6 +76,11 @@ class CompiledGames:
         params = {"mode": game.mode, "keep_mode": game.keep_mode, "starter": 1 if is_one_starting else 2}
         self.env.reset(seed=seed, options={"params": params})
 
+    def step(self, action: NDArray[Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step; recordings continue past the end of a game, where an environment of a kernel stays as it is."""
+        self.env._awaiting[0] = 0
+        return self.env.step(both(action))
+
     def observe(self) -> NDArray[np.float32]:
         """What both players see, `(2, 18)`."""
         out = np.zeros((2, 18), np.float32)

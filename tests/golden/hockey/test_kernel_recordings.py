@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S, TERMS, CompiledGames, both, place
+from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S, TERMS, CompiledGames, place
 from tests.golden.hockey.recordings import GAMES, Game, games, load
 
 pytestmark = pytest.mark.timeout(COMPILE_TIMEOUT_S)
@@ -23,7 +23,7 @@ def play(compiled: CompiledGames, game: Game, first: np.ndarray) -> None:
     played = collections.defaultdict[str, list[Any]](list)
     seen = [first]
     for action in game.actions:
-        observation, reward, _, _, info = compiled.env.step(both(action))
+        observation, reward, _, _, info = compiled.step(action)
         seen.append(observation)
         played["rewards"].append((reward, info["reward_two"]))
         played["infos"].append([info[term + player] for player in ("", "_two") for term in TERMS])
@@ -59,7 +59,7 @@ def test_single_steps(compiled: CompiledGames) -> None:
     ):
         compiled.env.reset(seed=0, options={"params": params})
         place(compiled.state, state.tolist(), keep_mode=True)
-        observation, got, _, _, info = compiled.env.step(both(action))
+        observation, got, _, _, info = compiled.step(action)
         np.testing.assert_array_equal(observation[0], observed)
         assert (got, info["winner"]) == (reward, winner)
 
