@@ -59,7 +59,8 @@ def compare(reference: list[Any], make: Callable[[], Any]) -> str:
         return f"{type(error).__name__}: {str(error)[:300]}"
     finally:
         fleet.close()
-    differing = [step for step, pair in enumerate(zip(reference, shown, strict=True)) if not data_equivalence(*pair)]
+    pairs = enumerate(zip(reference, shown, strict=True))
+    differing = [step for step, (one, other) in pairs if not data_equivalence(one, other, exact=True)]
     return f"{len(differing)} of {len(shown)} steps differ, the first is {differing[0]}" if differing else "same"
 
 
