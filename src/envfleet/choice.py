@@ -33,7 +33,7 @@ caller waiting, and what processes cost is small beside it."""
 FIRST_STEP_S = 3 * SLOW_STEP_S
 """A first step may load or compile something: unless it takes longer than this, the steps after it are measured."""
 
-MARGIN = 1.1
+MARGIN = 1.05
 """By how much processes must win, since they also cost memory and start-up."""
 
 
