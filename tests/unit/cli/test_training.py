@@ -225,12 +225,13 @@ def test_a_game_for_two_is_trained_in_against_oneself_with_arguments(tmp_path: P
     assert "names environment and agent itself: leave out --env-arg" in flat(refused.stderr)
 
 
-def test_a_run_that_is_done_says_how_to_train_on(config: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_trained_on(config: Path, tmp_path: Path) -> None:
     arguments = ("train", config, "--out", tmp_path, "--name", "mine", "-q")
     assert invoke(*arguments).exit_code == 0
-    refused = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 10_000_000, "-q")
-    assert refused.exit_code == 2
-    assert "begin another run with --weights, or agent.checkpoint_path" in flat(refused.stderr)
+    before = max(int(path.stem) for path in (tmp_path / "mine" / "checkpoints").glob("0*.pt"))
+    resumed = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", before + 100, "-q")
+    assert resumed.exit_code == 0, resumed.output
+    assert before + 100 <= max(int(path.stem) for path in (tmp_path / "mine" / "checkpoints").glob("0*.pt"))
     more = invoke("train", config, "--out", tmp_path, "--name", "more", "--weights", tmp_path / "mine", "-q")
     assert more.exit_code == 0, more.output
     read = json.loads((tmp_path / "more" / "config.json").read_text())
