@@ -6,6 +6,7 @@ import collections
 import itertools
 import os
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -15,6 +16,8 @@ from envfleet.machine import whole_cores
 WORTH_NS = 250_000
 """Work that is worth a thread of its own: several times what it costs to wake one."""
 _NUM_TRIES = 8
+_SLOWER = 2
+"""Threads that take this many times as long as one are worth a warning; a busy machine causes less."""
 
 
 class Team:
@@ -41,6 +44,8 @@ class Team:
         known = self.most if asked or self.most == 1 else 0
         self.numbers = collections.defaultdict[int, int](lambda: known)
         self._tries_ns = collections.defaultdict[int, list[int]](list)
+        self._shared_ns: list[tuple[int, int]] = []  # of each call: the time it took, and what one thread would take
+        self._is_compared = asked in (None, 1)
         self._num_rows = num_rows
         self._pool: ThreadPoolExecutor | None = None
         self._pid = -1  # process in which the pool's threads run
@@ -54,18 +59,28 @@ class Team:
 
         Returns:
             Where each slice starts, and what its call returned, in order.
+
+        Warns:
+            RuntimeWarning: The requested threads take longer than one would; raised before any work starts.
         """
+        if len(self._shared_ns) == _NUM_TRIES:
+            self._compare()
         count = self.numbers[num_steps]
         if count == 0:
             return [(0, self._try(work, num_steps))]
         starts = [self._num_rows * k // count for k in range(count + 1)]
         if self._pool is None or self._pid != os.getpid():  # a fork leaves threads behind
             self._pool, self._pid = ThreadPoolExecutor(self.most, "envfleet-kernel"), os.getpid()
+        start_ns = time.perf_counter_ns()
         others = [self._pool.submit(work, *span) for span in itertools.pairwise(starts[1:])]
+        own_ns = time.perf_counter_ns()
         try:
             first = work(*starts[:2])
+            own_ns = time.perf_counter_ns() - own_ns
         finally:
             wait(others)  # after an interrupt, too: they write to memory that may be freed or handed out next
+        if not self._is_compared and num_steps == 1:
+            self._shared_ns.append((time.perf_counter_ns() - start_ns, own_ns * count))
         return list(zip(starts[:-1], [first, *(other.result() for other in others)], strict=True))
 
     def _try(self, work: Callable[[int, int], int], num_steps: int) -> int:
@@ -76,6 +91,20 @@ class Team:
         if len(tries_ns) == _NUM_TRIES or sum(tries_ns) > 2 * self.most * _NUM_TRIES * WORTH_NS:
             self.numbers[num_steps] = max(1, min(self.most, min(tries_ns) // WORTH_NS))
         return result
+
+    def _compare(self) -> None:
+        """Warn if the requested threads make a step slower; the fastest of some steps is the least disturbed one."""
+        shared_ns, alone_ns = (min(times) for times in zip(*self._shared_ns, strict=True))
+        self._is_compared = True
+        self._shared_ns.clear()
+        if shared_ns > _SLOWER * alone_ns:
+            warnings.warn(
+                f"workers={self.most} is slower than one thread for {self._num_rows} sub-environments: a step takes "
+                f"{shared_ns / 1000:.3g} us instead of about {alone_ns / 1000:.3g} us, as threads must be woken. Pass "
+                "workers=1, or leave workers out: envfleet then uses as many threads as the work is worth",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """End the other threads."""
