@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
@@ -50,6 +51,7 @@ class AdoptedEngine(Engine):
         kind, spec = type(vector_env).__name__, getattr(vector_env, "spec", None)
         single, space = vector_env.single_observation_space, getattr(vector_env, "observation_space", None)
         self._batched_space = batch_space(single, num_envs) if space is None or space == single else space
+        reward_space = getattr(vector_env, "reward_space", None)  # of one sub-environment: MO-Gymnasium's convention
         self.traits = Traits(
             plan=Plan("adopted", 1, (num_envs,), f"a {kind} was adopted"),
             num_envs=num_envs,
@@ -57,6 +59,7 @@ class AdoptedEngine(Engine):
             single_action_space=vector_env.single_action_space,
             autoreset_mode=self._mode,
             observation_space=self._batched_space,
+            reward_space=reward_space if isinstance(reward_space, Box) and reward_space.shape else None,
             env_spec=spec if isinstance(spec, EnvSpec) else None,
             env_name=kind,
             render_mode=getattr(vector_env, "render_mode", None),
@@ -68,6 +71,7 @@ class AdoptedEngine(Engine):
         )
         self._layout, self._action_layout = SpaceLayout(single), SpaceLayout(vector_env.single_action_space)
         self._episodes = Episodes(num_envs, self._mode, describes=record_episodes)
+        self._episodes.shape_rewards(self.traits.reward_shape)
         self._observations: Any = None
         self._finals: Any = None
         self._result: Any = None
@@ -85,6 +89,12 @@ class AdoptedEngine(Engine):
         self._steps += self.traits.num_envs
         infos = dict(infos)
         rewards, flags = np.asarray(rewards, np.float64), np.array((terminated, truncated), np.bool_)
+        expected = self.traits.num_envs, *self.traits.reward_shape
+        if rewards.shape != expected:
+            raise InvalidArgument(
+                f"the adopted {self.traits.env_name} returned rewards of shape {rewards.shape}, expected {expected}: "
+                "rewards that are vectors need the attribute reward_space, the Box of one of them"
+            )
         self._observations, self._finals = deepcopy((observations, infos.get("final_obs")))
         self._is_inside = False
         episodes = self._episodes

@@ -368,6 +368,7 @@ def _fleet_of(env: Fleet | EnvSource, num_envs: int | None, make_kwargs: dict[st
             fleet = make(env, num_envs, autoreset_mode=_MODE, **make_kwargs)
     if fleet.device != "cpu":
         raise InvalidArgument(f"the fleet's arrays are on {fleet.device!r}, expected 'cpu': make it without device")
+    fleet.engine.traits.refuse_vector_rewards("Stable-Baselines3")
     return fleet
 
 

@@ -157,6 +157,7 @@ class Collector:
             raise InvalidArgument(
                 f"the fleet's arrays live on {fleet.device!r}, expected 'cpu': make it without device"
             )
+        fleet.engine.traits.refuse_vector_rewards("training")
         self._fleet, self._num_steps = fleet, num_steps
         self._rollout: Rollout | None = None
         self.episodes: RolloutEpisodes | None = None

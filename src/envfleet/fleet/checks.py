@@ -127,3 +127,18 @@ def check_rows(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int)
     if len(np.unique(rows)) < len(rows):
         raise InvalidArgument(f"indices={rows} names a sub-environment twice: name each once")
     return rows.astype(np.int64)
+
+
+def check_reward_shape(reward: Any, shape: tuple[int, ...]) -> None:
+    """Check the reward of an environment whose rewards are vectors, because NumPy would broadcast other shapes.
+
+    Raises:
+        InvalidArgument: It has another shape.
+    """
+    given = np.shape(reward)
+    if given != shape:
+        raise InvalidArgument(
+            f"step() returned the reward {reward!r:.100} of shape {given}, expected shape {shape} as in reward_space: "
+            "return such a vector, or, if a wrapper changes rewards, give it a reward_space of its own (a Box of shape "
+            "() for numbers)"
+        )

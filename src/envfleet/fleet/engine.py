@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
     Attributes:
         observations: Batched as `observation_space` batches them, with one row per entry of `env_indices`.
-        rewards: float64 `(B,)`.
+        rewards: float64 `(B,)`, or `(B, k)` if rewards are vectors.
         terminated: bool `(B,)`.
         truncated: bool `(B,)`.
         infos: In Gymnasium's form, with arrays of `B` rows.
@@ -64,6 +64,7 @@ class Traits:
         single_action_space: Of one sub-environment.
         autoreset_mode: When an ended episode is followed by the next one.
         observation_space: Batched; by default batched from the single one.
+        reward_space: Of one sub-environment, if its rewards are vectors.
         env_spec: Gymnasium's spec, if the environment has one.
         env_name: What the environment is called if it has none.
         render_mode: How sub-environments render.
@@ -83,6 +84,7 @@ class Traits:
     single_action_space: gym.Space[Any]
     autoreset_mode: AutoresetMode
     observation_space: gym.Space[Any] | None = None
+    reward_space: gym.spaces.Box | None = None
     env_spec: Any = None
     env_name: str = "custom environment"
     render_mode: str | None = None
@@ -94,6 +96,23 @@ class Traits:
     has_stacks: bool = True
     has_rollouts: bool = False
     is_bound_to_process: bool = True
+
+    @property
+    def reward_shape(self) -> tuple[int, ...]:
+        """Shape of one reward; `()` for numbers."""
+        return () if self.reward_space is None else self.reward_space.shape
+
+    def refuse_vector_rewards(self, what: str) -> None:
+        """Refuse rewards that are vectors on behalf of `what`, which takes numbers only.
+
+        Raises:
+            InvalidArgument: They are.
+        """
+        if self.reward_shape:
+            raise InvalidArgument(
+                f"rewards of this environment are vectors, reward_space={self.reward_space}, but {what} takes numbers: "
+                "wrap the environment so that rewards are numbers, for example in MO-Gymnasium's LinearReward"
+            )
 
 
 class Step(NamedTuple):

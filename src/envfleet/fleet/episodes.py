@@ -18,7 +18,8 @@ class EpisodeStatus(NamedTuple):
 
     Attributes:
         ids: Number of each episode, unique in the fleet, int64; -1 before the first reset.
-        returns: Sum of rewards so far, float64; kept after an end until the next episode begins.
+        returns: Sum of rewards so far, float64, `(num_envs, k)` if they are vectors; kept after an end until the next
+            episode begins.
         lengths: Steps so far, int64; kept likewise.
         ended: Whether the episode has ended and awaits a reset, bool.
     """
@@ -34,7 +35,7 @@ class EndedEpisodes(NamedTuple):
 
     Attributes:
         rows: Row of each in the step, int64 `(E,)`.
-        returns: Sum of rewards, float64 `(E,)`.
+        returns: Sum of rewards, float64 `(E,)`, or `(E, k)` if rewards are vectors.
         lengths: Steps, int64 `(E,)`.
         seconds: Time from first to last step, float64 `(E,)`.
         ids: Number of the episode, int64 `(E,)`.
@@ -51,7 +52,7 @@ class EndedEpisodes(NamedTuple):
         mask = np.zeros(num_rows, np.bool_)
         mask[self.rows] = True
         columns = {
-            "r": np.zeros(num_rows),
+            "r": np.zeros((num_rows, *self.returns.shape[1:])),
             "l": np.zeros(num_rows, np.int64),
             "t": np.zeros(num_rows),
             "id": np.full(num_rows, -1),
@@ -64,7 +65,7 @@ class EndedEpisodes(NamedTuple):
 class EpisodeState(NamedTuple):
     """One saved episode: its return and length so far, and whether it has ended."""
 
-    episode_return: float
+    episode_return: float | NDArray[np.float64]
     length: int
     has_ended: bool
 
@@ -90,10 +91,15 @@ class Episodes:
         self._num_envs, self._ticks = num_envs, 0
         # Lengths are differences of ticks, so that a step of all sub-environments costs one addition.
         self._counts, self._born = np.zeros((2, num_envs), np.int64)
-        self._returns, self._begun_s = np.zeros((2, num_envs))
+        self._begun_s = np.zeros(num_envs)
         self.over: set[int] = set()
+        self.shape_rewards(())
+
+    def shape_rewards(self, shape: tuple[int, ...]) -> None:
+        """Start returns again for rewards of a shape, `()` for numbers; to be called before the first episode."""
+        self._returns = np.zeros((self._num_envs, *shape))
         arrays: tuple[Any, ...] = self._counts, self._born, self._returns, self._begun_s
-        self._cells: list[Any] = [memoryview(array) for array in arrays]
+        self._cells: list[Any] = [memoryview(array) if array.ndim == 1 else array for array in arrays]
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -110,6 +116,7 @@ class Episodes:
     def resume(self, status: EpisodeStatus) -> None:
         """Continue from episodes that another book-keeper has followed so far."""
         self._counts[:] = (status.ids - np.arange(self._num_envs)) // self._num_envs + 1
+        self.shape_rewards(status.returns.shape[1:])
         self._returns[:] = status.returns
         self._born[:] = self._ticks - status.lengths
         self._begun_s[:] = time.perf_counter()
@@ -117,7 +124,8 @@ class Episodes:
 
     def save(self, row: int) -> EpisodeState:
         """Return the episode of one sub-environment, for `restore`."""
-        return EpisodeState(float(self._returns[row]), int(self._ticks - self._born[row]), row in self.over)
+        total = self._returns[row].copy() if self._returns.ndim > 1 else float(self._returns[row])
+        return EpisodeState(total, int(self._ticks - self._born[row]), row in self.over)
 
     def restore(self, row: int, state: EpisodeState) -> None:
         """Continue a saved episode under a number of its own."""
@@ -133,7 +141,7 @@ class Episodes:
         """Take in a step of all sub-environments, or of different `rows`.
 
         Args:
-            rewards: float64 `(K,)`.
+            rewards: float64 `(K,)`, or `(K, k)` if they are vectors.
             flags: Terminated and truncated, bool `(2, K)`.
             rows: Who stepped; `None` for all in order.
 

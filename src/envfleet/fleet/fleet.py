@@ -51,6 +51,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         single_action_space: Of one sub-environment.
         observation_space: Batched.
         action_space: Batched.
+        reward_space: Of one sub-environment, a Box, if its rewards are vectors, as in MO-Gymnasium; else `None`.
         metadata: Of the environment, with the autoreset mode.
         spec: Gymnasium's spec, or `None`.
         render_mode: How sub-environments render.
@@ -72,6 +73,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         space = traits.observation_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs) if space is None else space
         self.action_space = batch_space(traits.single_action_space, self.num_envs)
+        self.reward_space = traits.reward_space
         self.autoreset_mode = traits.autoreset_mode
         self.metadata = {**traits.metadata, "autoreset_mode": traits.autoreset_mode}
         self.spec, self.render_mode = traits.env_spec, traits.render_mode
@@ -174,6 +176,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
         Returns:
             Observations, rewards (float64), terminated, truncated, each with leading dimension `num_envs`, and infos.
+            Rewards have the shape `(num_envs,)`, or `(num_envs, k)` if the environment has a `reward_space`.
 
         Raises:
             InvalidArgument: The actions do not fit; nothing was stepped.
@@ -409,7 +412,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     @property
     def episode_returns(self) -> NDArray[np.float64]:
-        """Sum of rewards of each running episode so far, `(num_envs,)`."""
+        """Sum of rewards of each running episode so far, `(num_envs,)`, or `(num_envs, k)` with a `reward_space`."""
         return self.engine.episodes().returns
 
     @property

@@ -30,7 +30,7 @@ class RolloutEpisodes:
     Attributes:
         steps: Step of the rollout in which each ended, int64 `(E,)`.
         env_indices: Its sub-environment, int64 `(E,)`.
-        returns: Sum of its rewards, those before the rollout included, float64 `(E,)`.
+        returns: Sum of its rewards, those before the rollout included, float64 `(E,)`, or `(E, k)` if they are vectors.
         lengths: Its steps, counted likewise, int64 `(E,)`.
         ids: Its number, unique in the fleet, int64 `(E,)`.
         observations: Its last observation, `(E, …)`, in every autoreset mode.
@@ -60,7 +60,7 @@ class Rollout:
     Attributes:
         all_observations: Before, between and after the steps, `(T + 1, N, …)`, nested as the observation space.
         actions: What was done, `(T, N, …)`.
-        rewards: float64 `(T, N)`.
+        rewards: float64 `(T, N)`, or `(T, N, k)` if they are vectors.
         terminated: bool `(T, N)`.
         truncated: bool `(T, N)`.
         is_reset: Steps that only reset the row (`NEXT_STEP`), bool `(T, N)`.
@@ -213,7 +213,7 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
     layouts = SpaceLayout(traits.single_observation_space), SpaceLayout(traits.single_action_space)
     if any(layout.num_objects for layout in layouts):
         raise InvalidArgument("rollout of spaces without a fixed shape (Text, Sequence, Graph): call step() in a loop")
-    slabs = _slabs(layouts, count, traits.num_envs, out)
+    slabs = _slabs(layouts, (count, traits.num_envs), traits.reward_shape, out)
     choose = _chooser(policy, layouts[1], count, traits.num_envs, seed)
     episodes = Episodes(traits.num_envs, traits.autoreset_mode, describes=True)
     episodes.resume(engine.episodes())
@@ -240,15 +240,18 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
             ended.append((t, found, [np.asarray(leaf)[found.rows] for leaf in leaves], step_infos))
     all_observations, all_actions = layouts[0].batch(slabs.observations), layouts[1].batch(slabs.actions)
     infos = {name: slab for name, slab in stacked.items() if slab is not None}
-    told = _join_episodes(ended, layouts[0], infos)
+    told = _join_episodes(ended, layouts[0], infos, traits.reward_shape)
     return Rollout(all_observations, all_actions, *slabs[2:], infos, lambda: told, slabs)
 
 
-def _slabs(layouts: tuple[SpaceLayout, SpaceLayout], num_steps: int, num_envs: int, out: Rollout | None) -> Slabs:
+def _slabs(
+    layouts: tuple[SpaceLayout, SpaceLayout], form: tuple[int, int], reward_shape: tuple[int, ...], out: Rollout | None
+) -> Slabs:
+    num_steps, num_envs = form
     forms = [[(leaf.shape, leaf.dtype) for leaf in layout.leaves] for layout in layouts]
     if out is not None:
         slabs: Any = out.memory
-        if isinstance(slabs, Slabs) and slabs.rewards.shape == (num_steps, num_envs):
+        if isinstance(slabs, Slabs) and slabs.rewards.shape == (*form, *reward_shape):
             found = [[(array.shape[2:], array.dtype) for array in arrays] for arrays in slabs[:2]]
             if found == forms:
                 return slabs
@@ -257,7 +260,7 @@ def _slabs(layouts: tuple[SpaceLayout, SpaceLayout], num_steps: int, num_envs: i
         observations = [np.empty((num_steps + 1, num_envs, *shape), dtype) for shape, dtype in forms[0]]
         actions = [np.empty((num_steps, num_envs, *shape), dtype) for shape, dtype in forms[1]]
         flags = [np.empty((num_steps, num_envs), np.bool_) for _ in range(3)]
-        return Slabs(observations, actions, np.empty((num_steps, num_envs)), *flags)
+        return Slabs(observations, actions, np.empty((*form, *reward_shape)), *flags)
     except MemoryError as error:
         raise OutOfMemory(
             f"there is no memory for {num_steps} steps of {num_envs} sub-environments: take fewer"
@@ -330,8 +333,10 @@ def _join_episodes(
     ended: list[tuple[int, EndedEpisodes, list[NDArray[Any]], dict[str, Any]]],
     layout: SpaceLayout,
     infos: dict[str, NDArray[Any]],
+    reward_shape: tuple[int, ...],
 ) -> RolloutEpisodes:
     none = EndedEpisodes(*(np.zeros(0, dtype) for dtype in (np.int64, float, np.int64, float, np.int64)))
+    none = none._replace(returns=np.zeros((0, *reward_shape)))
     found = [none, *(one for _, one, _, _ in ended)]
     rows, returns, lengths, _, ids = map(np.concatenate, zip(*found, strict=True))
     steps = np.concatenate([none.rows, *(np.full(len(one.rows), t) for t, one, _, _ in ended)])

@@ -152,6 +152,7 @@ def _make_or_adopt(env: Any, num_envs: int, context: EnvContext, options: Mappin
 
 
 def _checked(fleet: Fleet, num_envs: int, *modes: AutoresetMode) -> Fleet:
+    fleet.engine.traits.refuse_vector_rewards("RLlib")
     if fleet.num_envs == num_envs and fleet.autoreset_mode in modes and fleet.device == "cpu":
         return fleet
     fleet.close()

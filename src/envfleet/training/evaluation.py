@@ -275,6 +275,7 @@ def evaluate_returns(
     played = plan_episodes(episodes, seed)
     num_envs = min(episodes, num_envs)
     with contextlib.nullcontext(fleet) if fleet else make(env=env, num_envs=num_envs, **env_kwargs) as opened:
+        opened.engine.traits.refuse_vector_rewards("an evaluation")
         Table(opened, played, [Seated("", policy=policy)], None).play_all()
     returns, name = played.returns, name_source(env)
     mean, reach = float(returns.mean()), _Z_95 * float(returns.std(ddof=1)) / episodes**0.5

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.fleet.checks import check_reward_shape
 from envfleet.fleet.layout import SpaceLayout
 
 ALIGNMENT_BYTES = 64
@@ -64,19 +65,21 @@ class ArraysSpec:
         actions: Layout of one action.
         num_envs: How many sub-environments.
         has_finals: Whether last observations of ended episodes are kept.
+        reward_shape: Shape of one reward; `()` for numbers.
     """
 
     observations: SpaceLayout
     actions: SpaceLayout
     num_envs: int
     has_finals: bool
+    reward_shape: tuple[int, ...] = ()
 
     @functools.cached_property
     def block(self) -> BlockLayout:
         """Where the arrays lie."""
         n = self.num_envs
         arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any] | str]] = {
-            "rewards": ((GENERATIONS, n), "float64"),
+            "rewards": ((GENERATIONS, n, *self.reward_shape), "float64"),
             "flags": ((GENERATIONS, 2, n), "bool"),
             "info_values": ((MAX_COLUMNS, n), "int64"),
             "info_given": ((MAX_COLUMNS, n), "bool"),
@@ -93,6 +96,17 @@ class ArraysSpec:
         return BlockLayout(arrays)
 
 
+class _VectorRows:
+    """Rows of rewards that are vectors; refuses values of other shapes, which NumPy would broadcast."""
+
+    def __init__(self, array: NDArray[np.float64]) -> None:
+        self._array, self._shape = array, array.shape[1:]
+
+    def __setitem__(self, row: int, reward: Any) -> None:
+        check_reward_shape(reward, self._shape)
+        self._array[row] = reward
+
+
 @dataclasses.dataclass
 class Outputs:
     """One generation of what a step writes, for some rows. Leaves are in the order of `SpaceLayout.leaves`.
@@ -100,7 +114,7 @@ class Outputs:
     Attributes:
         observations: One array per leaf.
         finals: The last observations of ended episodes, one array per leaf; empty unless the mode is `SAME_STEP`.
-        rewards: float64 `(n,)`.
+        rewards: float64 `(n,)`, or `(n, k)` if they are vectors.
         flags: Terminated and truncated, bool `(2, n)`.
     """
 
@@ -118,8 +132,8 @@ class Outputs:
     def flat(self) -> tuple[Any, Any, Any]:
         """Rewards, terminated and truncated as memoryviews, which take a scalar faster than arrays do."""
         arrays: tuple[Any, ...] = self.rewards, *self.flags
-        rewards, terminated, truncated = (memoryview(array) for array in arrays)
-        return rewards, terminated, truncated
+        rewards: Any = _VectorRows(self.rewards) if self.rewards.ndim > 1 else memoryview(arrays[0])
+        return rewards, memoryview(arrays[1]), memoryview(arrays[2])
 
 
 class FleetArrays:

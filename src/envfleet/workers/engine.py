@@ -100,6 +100,7 @@ class WorkersEngine(seam.Engine):
             infos = self._crew.build()
             batched_space = batch_spaces(infos, same_bounds=options.observation_mode == "same")
             space, action_space = infos[0].spaces[0]
+            self._reward_space = infos[0].reward_spaces[0]
             self._allocate(space, action_space, transport)
         except BaseException as error:
             self._crew.close(_GIVE_UP_S if isinstance(error, Exception) else 0.0)  # Ctrl-C: at once
@@ -113,6 +114,7 @@ class WorkersEngine(seam.Engine):
             single_action_space=action_space,
             autoreset_mode=self._mode,
             observation_space=batched_space,
+            reward_space=self._reward_space,
             env_spec=infos[0].spec,
             render_mode=infos[0].render_mode,
             metadata=infos[0].metadata,
@@ -123,7 +125,9 @@ class WorkersEngine(seam.Engine):
         is_lenient, is_same_step = self._options.lenient_actions, self._mode is AutoresetMode.SAME_STEP
         self._layout, self._action_layout = SpaceLayout(space), SpaceLayout(action_space, is_checked=not is_lenient)
         self._action_space = batch_space(action_space, self._num_envs)
-        spec = ArraysSpec(self._layout, self._action_layout, self._num_envs, has_finals=is_same_step)
+        reward_shape = () if self._reward_space is None else self._reward_space.shape
+        self._episodes.shape_rewards(reward_shape)
+        spec = ArraysSpec(self._layout, self._action_layout, self._num_envs, is_same_step, reward_shape)
         arrays = self._arrays = transport.allocate(spec)
         self._columns = ColumnReader(arrays.info_values, arrays.info_given)
         num_objects = self._layout.num_objects

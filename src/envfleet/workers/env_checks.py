@@ -45,6 +45,14 @@ def batch_spaces(infos: Sequence[Any], *, same_bounds: bool) -> gym.Space[Any]:
                 'environment each time, e.g. `lambda: gym.make("CartPole-v1")` instead of `lambda: env`'
             )
         seen[identity] = index
+    rewards = [space for info in infos for space in info.reward_spaces]
+    for index, space in enumerate(rewards):
+        if getattr(space, "shape", ()) != getattr(rewards[0], "shape", ()):
+            raise SpacesDiffer(
+                f"reward_space of sub-environment {index} is {space}, but sub-environment 0 has {rewards[0]}: all "
+                "rewards of a fleet have one shape",
+                "reward_space",
+            )
     each = [observation_space for observation_space, _ in spaces]
     is_same = all(pair is first for pair in spaces)
     return batch_space(each[0], len(each)) if is_same else batch_differing_spaces(each)
@@ -67,8 +75,30 @@ def _check_same_spaces(first: Any, index: int, other: Any, same_bounds: bool) ->
         )
 
 
-def explain_result(error: BaseException, result: Any) -> BaseException:
-    """Return an error that says what is wrong with the result of `step`; `error` itself if nothing is."""
+def find_reward_space(env: gym.Env[Any, Any]) -> gym.spaces.Box | None:
+    """Return the space of rewards that are vectors, `reward_space` as in MO-Gymnasium; `None` if rewards are numbers.
+
+    The outermost wrapper that has the attribute decides, because it may change rewards.
+    """
+    layer: Any = env
+    while type(layer).__name__ != "LinearReward":  # MO-Gymnasium's, which makes vectors numbers and has no reward_space
+        space = getattr(layer, "reward_space", None)
+        if isinstance(space, gym.spaces.Box):
+            return space if space.shape else None
+        if not isinstance(layer, gym.Wrapper):
+            break
+        layer = layer.env
+    return None
+
+
+def explain_result(error: BaseException, result: Any, reward_shape: tuple[int, ...] = ()) -> BaseException:
+    """Return an error that says what is wrong with the result of `step`; `error` itself if nothing is.
+
+    Args:
+        error: What was raised while the result was read.
+        result: What `step` returned, or `UNSET`.
+        reward_shape: Shape of the environment's rewards.
+    """
     if result is UNSET:
         return error
     if not (isinstance(result, tuple) and len(result) == 5):
@@ -77,12 +107,18 @@ def explain_result(error: BaseException, result: Any) -> BaseException:
             f"step() returned {_shape_of(result)}, expected (observation, reward, terminated, truncated, info): "
             f"{'convert an environment of the old gym API first' if is_old else 'return all five'}"
         )
-    elif isinstance(result[1], np.ndarray) and result[1].shape:
+    elif not reward_shape and isinstance(result[1], np.ndarray) and result[1].shape:
         problem = (
-            f"step() returned a reward of shape {result[1].shape}, expected one number: "
-            "return float(reward[0]), or what it shall be"
+            f"step() returned a reward of shape {result[1].shape}, expected one number: return float(reward[0]), or "
+            "set the attribute reward_space, a Box of that shape, if rewards are vectors"
         )
-    elif not isinstance(result[1], (int, float, np.integer, np.floating, np.bool_, np.ndarray)):
+    elif not reward_shape and isinstance(result[1], (list, tuple)):
+        problem = (
+            f"step() returned {len(result[1])} rewards in a {type(result[1]).__name__}, expected one number: an "
+            "environment of several agents has to be a PettingZoo ParallelEnv, which envfleet.adapters.pettingzoo "
+            "takes; for objectives of one agent set the attribute reward_space, a Box"
+        )
+    elif not reward_shape and not isinstance(result[1], (int, float, np.integer, np.floating, np.bool_, np.ndarray)):
         problem = f"step() returned the reward {result[1]!r}, expected a number"
     elif not isinstance(result[4], dict):
         problem = f"step() returned the info {result[4]!r} (a {type(result[4]).__name__}), expected a dict"

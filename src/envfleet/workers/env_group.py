@@ -22,7 +22,14 @@ from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import BUSY_NS, IS_REBUILDING, ROW, STEPS, Line
 from envfleet.workers.builders import EnvBuilder
 from envfleet.workers.columns import ColumnWriter
-from envfleet.workers.env_checks import UNSET, check_flags, explain_result, read_reset, refuse_in_thread
+from envfleet.workers.env_checks import (
+    UNSET,
+    check_flags,
+    explain_result,
+    find_reward_space,
+    read_reset,
+    refuse_in_thread,
+)
 from envfleet.workers.failures import make_failure, repair_info
 from envfleet.workers.replay import EpisodeLog
 from envfleet.workers.state import EnvState, load_env, save_env, set_rng_state
@@ -73,6 +80,7 @@ class GroupInfo(NamedTuple):
         render_mode: Likewise.
         pid: The worker's process.
         identities: What tells sub-environments of one process apart.
+        reward_spaces: Space of each sub-environment's rewards, `None` for numbers.
     """
 
     spaces: list[tuple[gym.Space[Any], gym.Space[Any]]]
@@ -81,6 +89,7 @@ class GroupInfo(NamedTuple):
     render_mode: str | None
     pid: int
     identities: list[int]
+    reward_spaces: list[gym.spaces.Box | None]
 
 
 @dataclasses.dataclass(slots=True)
@@ -202,7 +211,8 @@ class EnvGroup:
         one = first.observation_space, first.action_space
         each = [(env.observation_space, env.action_space) for env in self.envs]
         spaces = [one if pair == one else pair for pair in each]
-        return GroupInfo(spaces, dict(first.metadata), first.spec, first.render_mode, os.getpid(), identities)
+        rewards = list(map(find_reward_space, self.envs))
+        return GroupInfo(spaces, dict(first.metadata), first.spec, first.render_mode, os.getpid(), identities, rewards)
 
     def attach(self, spec: ArraysSpec, arrays: FleetArrays) -> None:
         """Take the arrays to read actions from and write results to.
@@ -212,6 +222,7 @@ class EnvGroup:
             arrays: This group's rows of them.
         """
         self._layout, self._action_layout = spec.observations, spec.actions
+        self._reward_shape = spec.reward_shape
         self._actions, self._outputs = arrays.actions, arrays.outputs
         self.has_object_actions = self._action_layout.num_objects > 0
         num_objects = self._layout.num_objects
@@ -283,7 +294,7 @@ class EnvGroup:
             try:
                 if awaiting[row]:  # NEXT_STEP
                     self._add_info(row, self._renew(row, generation, None, None))
-                    rewards[row] = 0.0
+                    self._outputs[generation].rewards[row] = 0.0
                     continue
                 result = step(action)
                 observation, reward, terminated, truncated, info = result
@@ -306,7 +317,7 @@ class EnvGroup:
                     if rest:
                         self._add_info(row, rest)
             except caught as error:
-                self._handle_failure(row, generation, explain_result(error, result), action)
+                self._handle_failure(row, generation, explain_result(error, result, self._reward_shape), action)
 
     def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
         """Apply the autoreset mode to an episode that ended just now; returns the infos of the step."""

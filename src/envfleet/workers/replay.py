@@ -18,9 +18,10 @@ import gymnasium as gym
 import numpy as np
 
 from envfleet.errors import EnvfleetError, Failure, after_steps
+from envfleet.fleet.checks import check_reward_shape
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.workers.builders import EnvBuilder
-from envfleet.workers.env_checks import explain_result, read_reset
+from envfleet.workers.env_checks import explain_result, find_reward_space, read_reset
 from envfleet.workers.failures import drop_own_frames, text_of
 from envfleet.workers.state import rng_state_of, set_rng_state
 
@@ -225,6 +226,7 @@ def _run(record: ReplayRecord, env: gym.Env[Any, Any]) -> None:
     origin, layout = record.origin, SpaceLayout(env.observation_space)
     arrays = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
     write = layout.writer(arrays, [[None] for _ in range(layout.num_objects)])
+    reward_shape = getattr(find_reward_space(env), "shape", ())
     set_rng_state(env, origin.rng_state)
     is_plain = origin.seed is None and origin.options is None
     observation, _ = read_reset(env.reset() if is_plain else env.reset(seed=origin.seed, options=origin.options))
@@ -234,6 +236,10 @@ def _run(record: ReplayRecord, env: gym.Env[Any, Any]) -> None:
         try:
             observation, reward, terminated, truncated, info = result
             write(0, observation)
-            float(reward), bool(terminated or truncated), dict(info or {})
+            if reward_shape:
+                check_reward_shape(reward, reward_shape)
+            else:
+                float(reward)
+            bool(terminated or truncated), dict(info or {})
         except Exception as error:  # noqa: BLE001  # whatever a wrong result leads to
-            raise explain_result(error, result) from None
+            raise explain_result(error, result, reward_shape) from None

@@ -103,6 +103,7 @@ class HostedFleet:
         self.num_processes = offer.count_processes(config.num_envs)
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
+        self.fleet.engine.traits.refuse_vector_rewards("a service")
         self.meter = Meter(config.num_envs, hosting=offer.hosting, lists_all=lists_all)
         self._every = np.arange(config.num_envs)
 

@@ -119,6 +119,7 @@ class Arena:
         learns_from_both_sides: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
+        fleet.engine.traits.refuse_vector_rewards("training")
         self.fleet, self.game = fleet, game
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs = fleet.num_envs
