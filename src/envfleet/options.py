@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
 from envfleet.errors import InvalidArgument
@@ -28,7 +29,7 @@ _LEAST = {
     "max_restarts": 0,
     "stream": 0,
 }
-_FLAGS = frozenset({"copy", "record_episodes", "final_infos", "debug", "lenient_actions"})
+_FLAGS = frozenset({"copy", "record_episodes", "final_infos", "debug", "lenient"})
 _SECONDS = frozenset({"start_timeout_s", "step_timeout_s"})
 _CHOICES = {"device": ("cpu", "cuda"), "on_failure": ("raise", "restart"), "observation_mode": ("same", "different")}
 
@@ -55,9 +56,9 @@ class Options:
     recycle_episodes: int | None = None
     record_episodes: bool = False
     final_infos: bool = True
-    observation_mode: Literal["same", "different"] = "same"
+    observation_mode: Literal["same", "different"] | tuple[gym.Space[Any], gym.Space[Any]] = "same"
     debug: bool = False
-    lenient_actions: bool = False  # of the classes named after Gymnasium's: actions pass uncast and unchecked
+    lenient: bool = False  # as Gymnasium's classes: unchecked actions, unknown keys of observations, rewards of None
 
     def given(self) -> dict[str, Any]:
         """Return the options that are not at their defaults, by name."""
@@ -77,6 +78,8 @@ def read_options(**given: Any) -> Options:
     """
     options, read = Options(**given), dict[str, Any]()
     for name, value in options.given().items():
+        if name == "observation_mode" and options.lenient and _are_spaces(value):
+            continue
         if name in _CHOICES:
             check_choice(name, value, _CHOICES[name])
         elif name in _FLAGS:
@@ -93,6 +96,10 @@ def read_options(**given: Any) -> Options:
                 'write shared={"prices": array}'
             )
     return dataclasses.replace(options, **read)
+
+
+def _are_spaces(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(space, gym.Space) for space in value)
 
 
 def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:

@@ -36,7 +36,7 @@ COMMON = frozenset({"backend", "autoreset_mode", "copy", "seed", "record_episode
 """Options that every backend has."""
 
 _PYTHON = frozenset(
-    {"batch_size", "on_failure", "max_restarts", "start_timeout_s", "shared", "observation_mode", "lenient_actions"}
+    {"batch_size", "on_failure", "max_restarts", "start_timeout_s", "shared", "observation_mode", "lenient"}
 )
 _SPREAD = frozenset({"workers", "envs_per_worker"})
 

@@ -40,7 +40,7 @@ class _DropInFleet(Fleet):
 
     def __init__(self, env_fns: Iterable[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
         self.env_fns = list(env_fns)
-        chosen = read_options(lenient_actions=True, **options)
+        chosen = read_options(lenient=True, **options)
         with raising_originals():
             engine = make_engine(self.env_fns, None, chosen, {})
         super().__init__(engine, chosen.batch_size)
@@ -77,15 +77,16 @@ class SyncFleet(_DropInFleet):
     - `AutoresetMode.DISABLED`: stepping an episode that has ended is `gymnasium.error.ResetNeeded`, which names it.
     - After `close`, every call raises `FleetClosed`, which is Gymnasium's `ClosedEnvironmentError`, too.
     - With `copy=False`, observations are views that stay valid until the next-but-one call, not the next.
-    - Observations are checked. Infos keep what Gymnasium truncates (a float beside an int). A `reset_mask` stays in the
-      caller's options, and the class of the environment keeps its metadata. `spec` is that of the environment.
-    - `observation_mode` takes no tuple of spaces.
+    - Observations are checked, except for keys that a `Dict` space lacks. Infos keep what Gymnasium truncates (a float
+      beside an int). A `reset_mask` stays in the caller's options, and the class of the environment keeps its metadata.
+      `spec` is that of the environment.
     - It is a `VectorEnv`, but no instance of `SyncVectorEnv`.
 
     Args:
         env_fns: Callables without arguments that make one environment each.
         copy: Whether returned observations are the caller's own.
-        observation_mode: `"same"`, or `"different"` if the bounds of observation spaces differ.
+        observation_mode: `"same"`, `"different"` if the bounds of observation spaces differ, or a tuple of the batched
+            and the single observation space.
         autoreset_mode: When sub-environments are reset after an episode.
         **options: Further options of `envfleet.make`, such as `on_failure`.
 
@@ -152,7 +153,8 @@ class AsyncFleet(_DropInFleet):
             main module, which is at least as safe as `"spawn"`.
         daemon: Changes nothing: no worker outlives its owner, and every worker may start processes.
         worker: Must be `None`.
-        observation_mode: `"same"`, or `"different"` if the bounds of observation spaces differ.
+        observation_mode: `"same"`, `"different"` if the bounds of observation spaces differ, or a tuple of the batched
+            and the single observation space.
         autoreset_mode: When sub-environments are reset after an episode.
         **options: Further options of `envfleet.make`, such as `workers` and `on_failure`.
 

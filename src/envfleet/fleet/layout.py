@@ -146,6 +146,7 @@ class _TupleNode(SpaceNode):
 class _DictNode(SpaceNode):
     path: Path
     parts: dict[Any, SpaceNode]
+    takes_more_keys: bool = False
 
     def writer(self, arrays: Arrays, objects: Objects) -> Writer:
         writers = [(key, part.writer(arrays, objects)) for key, part in self.parts.items()]
@@ -194,7 +195,7 @@ class _DictNode(SpaceNode):
             raise wording.error(
                 f"{where} {_describe(value)}, expected a dict with keys {expected} as in {space}: {wording.advice}"
             )
-        if value.keys() != self.parts.keys():
+        if not (self.takes_more_keys or value.keys() <= self.parts.keys()) or not self.parts.keys() <= value.keys():
             raise wording.error(f"{where} has keys {list(value)}, expected {expected} as in {space}: {wording.advice}")
 
 
@@ -224,6 +225,7 @@ class Inventory:
 
     leaves: list[Leaf] = dataclasses.field(default_factory=list)
     num_objects: int = 0
+    takes_more_keys: bool = False
 
 
 @functools.singledispatch
@@ -250,7 +252,8 @@ def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> SpaceNode:
 
 @plan.register(spaces.Dict)
 def _plan_dict(space: spaces.Dict, path: Path, found: Inventory) -> SpaceNode:
-    return _DictNode(path, {key: plan(part, (*path, key), found) for key, part in space.spaces.items()})
+    parts = {key: plan(part, (*path, key), found) for key, part in space.spaces.items()}
+    return _DictNode(path, parts, found.takes_more_keys)
 
 
 @plan.register(spaces.Tuple)
@@ -267,6 +270,7 @@ class SpaceLayout:
     Args:
         space: The space of a single value.
         is_checked: Whether `reader` refuses numbers that a `Discrete` space does not hold.
+        takes_more_keys: Whether `writer` ignores keys that a `Dict` space lacks.
 
     Attributes:
         space: The space of a single value.
@@ -281,9 +285,9 @@ class SpaceLayout:
     ['["camera"] (2, 2) uint8', '["goal"] () int64']
     """
 
-    def __init__(self, space: gymnasium.Space[Any], *, is_checked: bool = True) -> None:
-        found = Inventory()
-        self.space, self._is_checked = space, is_checked
+    def __init__(self, space: gymnasium.Space[Any], *, is_checked: bool = True, takes_more_keys: bool = False) -> None:
+        found = Inventory(takes_more_keys=takes_more_keys)
+        self.space, self._is_checked, self._takes_more_keys = space, is_checked, takes_more_keys
         self._root = plan(space, (), found)
         self.leaves: tuple[Leaf, ...] = tuple(found.leaves)
         self.num_objects = found.num_objects
@@ -297,7 +301,8 @@ class SpaceLayout:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its space: an unpickled dtype is a copy, which would fail the quick checks by identity.
-        return functools.partial(type(self), is_checked=self._is_checked), (self.space,)
+        options: dict[str, Any] = {"is_checked": self._is_checked, "takes_more_keys": self._takes_more_keys}
+        return functools.partial(type(self), **options), (self.space,)
 
     def writer(self, arrays: Arrays, objects: Objects = ()) -> Writer:
         """Return `write(row, value)`, which stores one value at one row of every array and list.

@@ -98,8 +98,8 @@ class WorkersEngine(seam.Engine):
             _open_at_exit().add(self)
         try:
             infos = self._crew.build()
-            batched_space = batch_spaces(infos, same_bounds=options.observation_mode == "same")
-            space, action_space = infos[0].spaces[0]
+            batched_space, space = batch_spaces(infos, options.observation_mode)
+            action_space = infos[0].spaces[0][1]
             self._reward_space = infos[0].reward_spaces[0]
             self._allocate(space, action_space, transport)
         except BaseException as error:
@@ -122,8 +122,9 @@ class WorkersEngine(seam.Engine):
         )
 
     def _allocate(self, space: Any, action_space: Any, transport: Transport) -> None:
-        is_lenient, is_same_step = self._options.lenient_actions, self._mode is AutoresetMode.SAME_STEP
-        self._layout, self._action_layout = SpaceLayout(space), SpaceLayout(action_space, is_checked=not is_lenient)
+        is_lenient, is_same_step = self._options.lenient, self._mode is AutoresetMode.SAME_STEP
+        self._layout = SpaceLayout(space, takes_more_keys=is_lenient)
+        self._action_layout = SpaceLayout(action_space, is_checked=not is_lenient)
         self._action_space = batch_space(action_space, self._num_envs)
         reward_shape = () if self._reward_space is None else self._reward_space.shape
         self._episodes.shape_rewards(reward_shape)
@@ -189,7 +190,7 @@ class WorkersEngine(seam.Engine):
                     return None
             except (TypeError, ValueError):
                 pass
-        if self._options.lenient_actions:
+        if self._options.lenient:
             given = getattr(actions, "dtype", None), getattr(actions, "shape", None)
             if layout.is_array and type(actions) is np.ndarray and given == (arrays[0].dtype, arrays[0].shape):
                 arrays[0][...] = actions

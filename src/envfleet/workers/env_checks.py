@@ -21,22 +21,24 @@ UNSET: Any = object()
 """Stands for "the environment returned nothing yet", which `None` cannot."""
 
 
-def batch_spaces(infos: Sequence[Any], *, same_bounds: bool) -> gym.Space[Any]:
-    """Return the batched observation space of the sub-environments that all workers built.
+def batch_spaces(infos: Sequence[Any], mode: str | tuple[Any, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """Return the batched and the single observation space of the sub-environments that all workers built.
 
     Args:
         infos: What each worker reports of its sub-environments.
-        same_bounds: Whether observation spaces must be equal, or only of one shape and type.
+        mode: `"same"`: observation spaces must be equal; `"different"`: of one shape and type; or the spaces to
+            return.
 
     Raises:
         SpacesDiffer: Two do not fit together; names both and what differs.
         InvalidArgument: Two are the same object.
     """
-    first = infos[0].spaces[0]
+    is_given = isinstance(mode, tuple)
+    first: Any = (mode[1], infos[0].spaces[0][1]) if is_given else infos[0].spaces[0]
     spaces = [first if pair == first else pair for info in infos for pair in info.spaces]
     for index, pair in enumerate(spaces):
         if pair is not first:
-            _check_same_spaces(first, index, pair, same_bounds)
+            _check_same_spaces(first, index, pair, mode == "same", is_given)
     seen: dict[Any, int] = {}
     for index, identity in enumerate((info.pid, identity) for info in infos for identity in info.identities):
         if identity in seen:
@@ -54,11 +56,17 @@ def batch_spaces(infos: Sequence[Any], *, same_bounds: bool) -> gym.Space[Any]:
                 "reward_space",
             )
     each = [observation_space for observation_space, _ in spaces]
+    if isinstance(mode, tuple):
+        if not is_space_dtype_shape_equiv(mode[0], batch_space(mode[1], len(each))):
+            raise InvalidArgument(
+                f"observation_mode=({mode[0]}, {mode[1]}): the first space does not batch the second {len(each)} times"
+            )
+        return mode
     is_same = all(pair is first for pair in spaces)
-    return batch_space(each[0], len(each)) if is_same else batch_differing_spaces(each)
+    return batch_space(each[0], len(each)) if is_same else batch_differing_spaces(each), each[0]
 
 
-def _check_same_spaces(first: Any, index: int, other: Any, same_bounds: bool) -> None:
+def _check_same_spaces(first: Any, index: int, other: Any, same_bounds: bool, is_given: bool) -> None:
     (ours, our_actions), (theirs, their_actions) = first, other
     fits = ours == theirs if same_bounds else is_space_dtype_shape_equiv(ours, theirs)
     for name, mine, yours, is_same in (
@@ -67,9 +75,11 @@ def _check_same_spaces(first: Any, index: int, other: Any, same_bounds: bool) ->
     ):
         if is_same:
             continue
-        hint = ', or pass observation_mode="different" if only bounds differ' if name == "observation_space" else ""
+        is_observed = name == "observation_space"
+        owner = "observation_mode has" if is_given and is_observed else "sub-environment 0 has"
+        hint = ', or pass observation_mode="different" if only bounds differ' if is_observed and not is_given else ""
         raise SpacesDiffer(
-            f"{name} of sub-environment {index} is {yours}, but sub-environment 0 has {mine}: "
+            f"{name} of sub-environment {index} is {yours}, but {owner} {mine}: "
             f"all sub-environments of a fleet share their spaces; wrap them so that they do{hint}",
             name,
         )

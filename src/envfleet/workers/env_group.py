@@ -233,6 +233,10 @@ class EnvGroup:
         self._buffers = [self._layout.buffers(out.observations) or nothing for out in self._outputs]
         finals = self._outputs if self._is_same_step else []
         self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in finals]
+        takes_none = (
+            self._options.lenient and not spec.reward_shape
+        )  # an array has NaN for None, a memoryview refuses it
+        self._rewards = [out.rewards if takes_none else out.flat[0] for out in self._outputs]
         self._has_flags = [True] * len(self._outputs)
         self.log.limit(sum(leaf.nbytes for leaf in self._actions))
         self.columns = ColumnWriter(arrays.info_values, arrays.info_given)
@@ -286,7 +290,7 @@ class EnvGroup:
 
     def _step_rows(self, turns: Iterable[tuple[int, Any, Callable[[Any], Any], Any]], generation: int) -> None:
         write, columns, line = self._writers[generation], self.columns, self._line
-        rewards, terminated_out, truncated_out = self._outputs[generation].flat
+        rewards, (_, terminated_out, truncated_out) = self._rewards[generation], self._outputs[generation].flat
         awaiting, caught, everything = self._awaiting, self._caught, slice(None)
         for row, action, step, buffer in turns:
             line[ROW] = row + 1

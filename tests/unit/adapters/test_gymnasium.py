@@ -18,6 +18,8 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tests.unit.adapters.peers import ASYNC, SYNC, BoundedEnv, EnvFns, Make, Typing, cartpole, counting
 
+import envfleet
+from envfleet.errors import SubEnvError
 from envfleet.testing import CountingEnv, FaultyEnv, InfoEnv, mismatches
 from envfleet.testing.envs import AttributeEnv, SpaceEnv
 from envfleet.testing.faults import PlainError
@@ -371,3 +373,63 @@ def test_under_gymnasiums_wrappers(kind: Make) -> None:
     assert infos["episode"]["r"].tolist() == [3, 3]
     assert infos["episode"]["l"].tolist() == [2, 2]
     envs.close()
+
+
+class _LooseResults(CountingEnv):
+    """Observations with a key that the space lacks, and rewards that are `None`, which Gymnasium's classes take."""
+
+    def __init__(self) -> None:
+        super().__init__(dict_obs=True)
+
+    def observe(self) -> Any:
+        return {"more": "than the space", **super().observe()}
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, None if self.count == 2 else reward, *rest
+
+
+@PAIRS
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_more_keys_and_rewards_that_are_none(theirs: Make, ours: Make, mode: AutoresetMode, close_later: Make) -> None:
+    expected, found = (close_later(kind, [_LooseResults] * 2, autoreset_mode=mode) for kind in (theirs, ours))
+    same(expected.reset(seed=7), found.reset(seed=7))
+    for _ in range(7):
+        result, other = (envs.step(np.array([1, 2])) for envs in (expected, found))
+        for infos in (result[-1], other[-1]):
+            infos.pop("final_obs", None)  # ours is what the space holds
+        np.testing.assert_array_equal(result[1], other[1])
+        same((*result[:1], *result[2:]), (*other[:1], *other[2:]))
+
+
+def test_make_refuses_both_in_words() -> None:
+    with (
+        envfleet.make(_LooseResults, 1, backend="serial") as fleet,
+        pytest.raises(SubEnvError, match=r"has keys .*'more'"),
+    ):
+        fleet.reset()
+    nothing: Any = dict[Any, None]().get
+    with envfleet.make(
+        lambda: gymnasium.wrappers.TransformReward(CountingEnv(), nothing), 1, backend="serial"
+    ) as fleet:
+        fleet.reset()
+        with pytest.raises(SubEnvError, match="the reward None, expected a number"):
+            fleet.step(np.array([0]))
+
+
+@ALL
+def test_spaces_that_the_caller_gives(kind: Make, close_later: Make) -> None:
+    """A tuple of the batched and the single observation space replaces what would be found out."""
+    single = spaces.Box(-9, 9, (5,), np.float64)
+    batched = spaces.Box(-9, 9, (2, 5), np.float64)
+    envs = close_later(
+        kind, [functools.partial(BoundedEnv, high) for high in (1.0, 2.0)], observation_mode=(batched, single)
+    )
+    assert envs.single_observation_space is single
+    assert envs.observation_space is batched
+    assert envs.reset(seed=0)[0].shape == (2, 5)
+    other = spaces.Box(-9, 9, (4,), np.float64)
+    with pytest.raises((AssertionError, RuntimeError), match=r"shape|observation_space"):
+        close_later(kind, [CountingEnv] * 2, observation_mode=(batched, other))
+    with pytest.raises((AssertionError, ValueError)):
+        kind([CountingEnv], observation_mode=("same", "same"))

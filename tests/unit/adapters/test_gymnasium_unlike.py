@@ -309,7 +309,6 @@ def test_is_a_fleet(kind: Any) -> None:
 
 def test_arguments_that_cannot_be_used() -> None:
     context: Any = "thread"
-    bounds: Any = ("same", "same")
     with pytest.raises(InvalidArgument, match="autoreset_mode"):
         AsyncFleet([CountingEnv], worker=print)
     with pytest.raises(ValueError, match="cannot find context 'thread'"):
@@ -318,7 +317,7 @@ def test_arguments_that_cannot_be_used() -> None:
         with pytest.raises(ValueError, match="empty"):
             kind([])
         with pytest.raises(InvalidArgument, match="observation_mode"):
-            kind([CountingEnv], observation_mode=bounds)
+            kind([CountingEnv], observation_mode=("same", "same"))
         with pytest.raises(InvalidArgument, match="means nothing"):
             kind([CountingEnv], device="cuda")
 
