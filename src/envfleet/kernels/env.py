@@ -17,7 +17,7 @@ from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import batch_of_one
-from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
+from envfleet.kernels.kernel import Kernel, choose_kernel, mask_for_sample, read_kernel
 from envfleet.kernels.requests import LARGEST_SEED, read_params
 from envfleet.kernels.rng import from_generator, read_into, to_generator
 from envfleet.options import Options
@@ -116,7 +116,12 @@ class KernelEnv(gym.Env[Any, Any]):
     def _infos(self, arrays: Sequence[Any]) -> dict[str, Any]:
         columns = zip(self._kernel.info_fields, arrays[4:], strict=True)
         # Gymnasium's vector environments make columns of Python's bools and of NumPy's numbers and arrays.
-        return {name: bool(col[0]) if col.ndim == 1 and col.dtype == np.bool_ else col[0] for name, col in columns}
+        infos: dict[str, Any] = {
+            name: bool(col[0]) if col.ndim == 1 and col.dtype == np.bool_ else col[0] for name, col in columns
+        }
+        if "action_mask" in infos:
+            infos["action_mask"] = mask_for_sample(self.action_space, infos["action_mask"])
+        return infos
 
     def render(self) -> Any:
         """Return the current frame, uint8 `(height, width, 3)`, if `render_mode` is `"rgb_array"`."""

@@ -41,7 +41,8 @@ class Kernel:
         action_space: Likewise.
         max_episode_steps: Episodes are truncated after so many steps; `None` for never.
         info_fields: Fields of the state that are told in the infos of every step and reset. One called `action_mask`,
-            int8 `(n,)` for `Discrete(n)`, says which actions make sense: 1 for those that random rollouts may draw.
+            int8 `(n,)` for `Discrete(n)`, says which actions make sense: 1 for those that random rollouts may draw. For
+            `MultiDiscrete([n, m, …])` it is `(n + m + …,)`, the masks of all elements in order.
         render_fps: Frames per second, for players of videos.
         has_own_params: Compile only for parameters that may differ between sub-environments. Otherwise code for
             parameters that all share, which can be faster, is compiled first, and the rest once some differ: too long
@@ -266,13 +267,29 @@ def _check_mask(kernel: type[Kernel], state: Fields) -> None:
             f'{state.owner}.action_mask is no mask unless infos show it: write `info_fields = ("action_mask",)`, or '
             "rename the field"
         )
-    if not isinstance(space, spaces.Discrete):
-        raise KernelError(f"{state.owner}.action_mask is a mask of {space}, expected one of Discrete: rename the field")
-    if found != np.dtype((np.int8, (int(space.n),))):
+    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete) or len(space.shape or ()) > 1:
         raise KernelError(
-            f"{state.owner}.action_mask is {found}, expected an int8 for each action of {space}: write `action_mask: "
-            f"NDArray[np.int8] = array({int(space.n)}, np.int8)`"
+            f"{state.owner}.action_mask is a mask of {space}, expected one of Discrete, or MultiDiscrete of one "
+            "dimension: rename the field"
         )
+    size = sum(num_choices(space))
+    if found != np.dtype((np.int8, (size,))):
+        raise KernelError(
+            f"{state.owner}.action_mask is {found}, expected an int8 for each choice of {space}, in order: write "
+            f"`action_mask: NDArray[np.int8] = array({size}, np.int8)`"
+        )
+
+
+def num_choices(space: spaces.Discrete[Any] | spaces.MultiDiscrete) -> list[int]:
+    """Return the number of choices of each element of an action."""
+    return [int(space.n)] if isinstance(space, spaces.Discrete) else space.nvec.tolist()
+
+
+def mask_for_sample(space: spaces.Space[Any], mask: NDArray[np.int8]) -> Any:
+    """Return a row's `action_mask` as `space.sample(mask)` takes it: for `MultiDiscrete` a tuple of arrays."""
+    if not isinstance(space, spaces.MultiDiscrete):
+        return mask
+    return tuple(np.split(mask, np.cumsum(space.nvec)[:-1]))
 
 
 def _read_function(kernel: type[Kernel], name: str, *, is_needed: bool) -> Any:

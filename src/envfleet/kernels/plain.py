@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envfleet.errors import KernelError
 from envfleet.kernels.explaining import READ_ONLY, describe_line
 from envfleet.kernels.fields import OF_ARRAY, Fields, describe_loss
-from envfleet.kernels.kernel import ArraySpec, KernelSpec
+from envfleet.kernels.kernel import ArraySpec, KernelSpec, mask_for_sample
 
 _REHEARSED_STEPS = 3
 _OF_OTHERS = tuple(str(Path(file).parent) for file in (__file__, np.__file__, gymnasium.__file__))
@@ -219,7 +219,9 @@ def rehearse(spec: KernelSpec) -> bool:
             env.reset(seed=0)
             env.check_observe()
             for _ in range(_REHEARSED_STEPS):
-                mask = np.array(env.state.action_mask) if "action_mask" in spec.state.names else None
+                mask = None
+                if "action_mask" in spec.state.names:
+                    mask = mask_for_sample(actions, np.array(env.state.action_mask))
                 if any(env.step(actions.sample(mask=mask))[2:]):
                     break
     except Exception as error:

@@ -15,7 +15,7 @@ from tests.unit.kernels.rollouts.test_policies import forward, layers
 from tests.unit.kernels.samples import policy_generator
 
 import envfleet
-from envfleet.errors import KernelError
+from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels import MLP, Kernel, array
 from envfleet.kernels.env import KernelEnv
 from envfleet.kernels.kernel import read_kernel
@@ -142,10 +142,16 @@ def test_masks_of_another_form_are_refused() -> None:
     class Continuous(Corridor):
         action_space = spaces.Box(0.0, 1.0, (3,))  # type: ignore[assignment]
 
-    with pytest.raises(KernelError, match=r"expected an int8 for each action.*array\(3, np\.int8\)"):
+    with pytest.raises(KernelError, match=r"expected an int8 for each choice.*array\(3, np\.int8\)"):
         read_kernel(Wide)
+
+    class Board(Corridor):
+        action_space = spaces.MultiDiscrete(np.array([[3, 3], [2, 2]]))  # type: ignore[assignment]
+
     with pytest.raises(KernelError, match="expected one of Discrete"):
         read_kernel(Continuous)
+    with pytest.raises(KernelError, match="MultiDiscrete of one dimension: rename the field"):
+        read_kernel(Board)
 
 
 class OneWay(Corridor):
@@ -166,3 +172,111 @@ class OneWay(Corridor):
 
 def test_a_rehearsal_heeds_the_mask() -> None:
     rehearse(read_kernel(OneWay))
+
+
+class Pair(Kernel):
+    """Two players at once, with 3 and 2 choices, the first of which are -1 and 4; at place 2 nothing is allowed."""
+
+    observation_space: ClassVar[Any] = spaces.Discrete(5)
+    action_space: ClassVar[Any] = spaces.MultiDiscrete([3, 2], start=[-1, 4])
+    max_episode_steps: ClassVar[int | None] = 6
+    info_fields: ClassVar[tuple[str, ...]] = ("action_mask",)
+
+    class State:
+        place: int
+        action_mask: NDArray[np.int8] = array(5, np.int8)
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.place = rng.integers(5)
+        allow_both(state)
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        is_allowed = state.action_mask[action[0] + 1] == 1 and state.action_mask[action[1] - 1] == 1
+        state.place = (state.place + action[0] + action[1]) % 5
+        allow_both(state)
+        return (1.0 if is_allowed else -1.0), False
+
+    @staticmethod
+    def observe(state: Any, out: NDArray[np.int64]) -> None:
+        out[()] = state.place
+
+
+def allow_both(state: Any) -> None:
+    for k in range(5):
+        state.action_mask[k] = state.place != 2 and (state.place + k) % 3 != 0
+
+
+def masks_of(place: int) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+    allowed = np.array([place != 2 and (place + k) % 3 != 0 for k in range(5)], np.int8)
+    return allowed[:3], allowed[3:]
+
+
+def test_masks_of_two_players_are_in_the_infos() -> None:
+    with envfleet.make(Pair, 64, backend="kernel") as fleet:
+        observations, infos = fleet.reset(seed=0)
+        for _ in range(20):
+            assert infos["action_mask"].dtype == np.int8
+            expected = [np.concatenate(masks_of(int(place))).tolist() for place in observations]
+            assert infos["action_mask"].tolist() == expected
+            observations, *_, infos = fleet.step(fleet.action_space.sample())
+
+
+def test_the_space_samples_with_the_mask_of_two_players() -> None:
+    env = KernelEnv(Pair)
+    env.action_space.seed(1)
+    place, info = env.reset(seed=3)
+    for _ in range(40):
+        action = env.action_space.sample(info["action_mask"])
+        assert env.action_space.contains(action)
+        is_blocked = place == 2
+        place, reward, *_, info = env.step(action)
+        assert reward == 1.0 or is_blocked
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_random_rollouts_of_two_players_draw_as_the_space_does(mode: Any) -> None:
+    with envfleet.make(Pair, 700, backend="kernel", autoreset_mode=mode) as fleet:
+        fleet.reset(seed=0)
+        rollout = fleet.rollout("random", 12, seed=5)
+    for row in range(0, 700, 7):
+        space: Any = spaces.MultiDiscrete([3, 2], start=[-1, 4])
+        space._np_random = policy_generator(5, row)
+        drawn = [space.sample(masks_of(int(place))).tolist() for place in rollout.observations[:, row]]
+        assert drawn == rollout.actions[:, row].tolist()
+    is_blocked = (rollout.observations == 2) | rollout.is_reset
+    assert (rollout.rewards[~is_blocked] == 1.0).all()
+    assert len(np.unique(rollout.actions.reshape(-1, 2), axis=0)) > 3
+
+
+def test_masks_of_two_players_agree_plain_and_compiled(check_without_indices: Callable[..., int]) -> None:
+    assert check_without_indices(Pair, num_steps=20, seeds=[1]) == 20
+
+
+class OnlyLast(Pair):
+    """Only the last choice of each player is allowed, and others are mistakes."""
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.place = 0
+        state.action_mask[:] = 0
+        state.action_mask[2] = 1
+        state.action_mask[4] = 1
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        if action[0] != 1 or action[1] != 5:
+            raise ValueError("this action is not allowed")
+        return 0.0, False
+
+
+def test_a_rehearsal_heeds_the_masks_of_two_players() -> None:
+    rehearse(read_kernel(OnlyLast))
+
+
+def test_networks_for_two_players_are_refused_in_words() -> None:
+    with envfleet.make(Pair, 2, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=r"cannot choose from MultiDiscrete.*pass a callable policy"):
+            fleet.rollout(MLP(layers(1, 7, 5)), 2)

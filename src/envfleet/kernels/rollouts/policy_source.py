@@ -19,7 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.kernel import KernelSpec, num_choices
 from envfleet.kernels.rollouts.policies import MLP, padded, sizes_of
 from envfleet.kernels.source import deeper, indent
 
@@ -105,20 +105,28 @@ def _random(spec: KernelSpec) -> PolicySource:
 
 
 def _allowed(spec: KernelSpec) -> PolicySource:
-    """Actions that the kernel's mask allows, as `Discrete.sample(mask=...)` draws them; the first if it allows none."""
-    space = spec.action.space
-    lines = f"""\
+    """Actions that the kernel's mask allows, as `sample(mask=...)` of the space draws them.
+
+    An element without any allowed choice takes its first one.
+    """
+    space: Any = spec.action.space
+    lines = []
+    starts, counts = np.ravel(space.start).tolist(), num_choices(space)
+    for place, (start, count) in enumerate(zip(starts, counts, strict=True)):
+        first = sum(counts[:place])
+        text = f"""\
 allowed = 0
-for k in range({int(space.n)}):
+for k in range({first}, {first + count}):
     allowed += state.action_mask[k] == 1
 place = generator.integers(0, allowed) if allowed > 0 else 0
 action = 0
-for k in range({int(space.n)}):
-    if state.action_mask[k] == 1:
+for k in range({count}):
+    if state.action_mask[{first} + k] == 1:
         action = k if place == 0 else action
         place -= 1
-actions[at] = {int(space.start)} + action"""
-    return PolicySource(tuple(lines.splitlines()), is_drawing=True, reads_state=True)
+actions[at * {len(counts)} + {place}] = {start} + action"""
+        lines += text.splitlines()
+    return PolicySource(tuple(lines), is_drawing=True, reads_state=True)
 
 
 def _bounds(low: NDArray[Any], high: NDArray[Any]) -> str:

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from tests.unit.kernels.cuda import simulator
 from tests.unit.kernels.cuda.deck import Deck, Ledge, Screen
 from tests.unit.kernels.rollouts.test_policies import Barred, Pull, Turn, network_of
+from tests.unit.kernels.test_masks import Pair
 
 import envfleet
 from envfleet.envs.classic.cartpole import CartPole
@@ -370,7 +371,9 @@ def check_rollouts(fleets: Any, policy: Any, error: float = 0.0) -> tuple[Any, A
     return expected, found
 
 
-@pytest.mark.parametrize(("kernel", "mode"), [*((kernel, MODES[1]) for kernel in (*KERNELS, Ledge)), (Deck, MODES[0])])
+@pytest.mark.parametrize(
+    ("kernel", "mode"), [*((kernel, MODES[1]) for kernel in (*KERNELS, Ledge, Pair)), (Deck, MODES[0])]
+)
 def test_random_rollouts_are_the_cpus(kernel: type[Kernel], mode: AutoresetMode) -> None:
     fleets = make_pair(kernel, mode, max_episode_steps=6)
     for fleet in fleets:

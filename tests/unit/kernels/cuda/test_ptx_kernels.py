@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 from tests.unit.kernels.cuda.deck import Deck, Ledge, Reshaper, Screen
 from tests.unit.kernels.rollouts.test_policies import Barred, Pull, Turn, network_of
+from tests.unit.kernels.test_masks import Pair
 
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.errors import KernelError
@@ -147,6 +148,7 @@ def test_arrays_draws_and_infos_become_ptx(to_ptx: Compiler, entry: str, has_own
     [
         (Deck, "random"),
         (Ledge, "random"),
+        (Pair, "random"),
         (Turn, "categorical"),
         (Barred, "categorical"),
         (Pull, "tanh_gaussian"),
