@@ -130,9 +130,9 @@ def test_a_warning_as_an_error_comes_before_the_step() -> None:
             team.run(work)
         with pytest.raises(RuntimeWarning, match="is slower"):
             team.run(work)
-        assert len(counts) == 16
+        assert len(counts) == 12
         team.run(work)
-        assert len(counts) == 18
+        assert len(counts) == 14
     finally:
         team.close()
 
