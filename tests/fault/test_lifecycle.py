@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode
 from tests.conftest import BACKENDS, Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step, run
@@ -206,22 +207,27 @@ def test_restoring_all_ends_what_a_failure_left_under_way(backend: Backend, orde
         assert fleet.recv(timeout_s=10).env_indices.tolist() == [3]
 
 
+class _OtherCartPole(CartPoleEnv):
+    """Another class whose observations have the same form."""
+
+
 def test_states_of_other_environments_change_nothing(backend: Backend) -> None:
     """Of another class, and of the same where observations have another form."""
-    others = {
-        "of <.*Acrobot.*expected one of <.*CartPole": lambda: gym.make("Acrobot-v1"),
-        r"\(2, 4\)": lambda: gym.wrappers.FrameStackObservation(gym.make("CartPole-v1"), 2),
-    }
+    others: list[tuple[type[Exception], str, Any]] = [
+        (SubEnvError, "of <.*OtherCartPole.*expected one of <.*CartPole", _OtherCartPole),
+        (InvalidArgument, r"\(6,\).*pass states of the same environment", lambda: gym.make("Acrobot-v1")),
+        (InvalidArgument, r"\(2, 4\)", lambda: gym.wrappers.FrameStackObservation(gym.make("CartPole-v1"), 2)),
+    ]
     with backend([lambda: gym.make("CartPole-v1")] * 2) as fleet:
         fleet.reset(seed=0)
         saved = fleet.get_state()
         expected = fleet.step(np.array([0, 1]))[0]
-        for words, make in others.items():
+        for error, words, make in others:
             fleet.set_state(saved)
             with backend([make] * 2) as other:
                 other.reset(seed=0)
                 states = other.get_state()
-            with pytest.raises(SubEnvError, match=words):
+            with pytest.raises(error, match=words):
                 fleet.set_state(states)
             np.testing.assert_array_equal(fleet.step(np.array([0, 1]))[0], expected)
 
