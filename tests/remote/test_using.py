@@ -68,7 +68,8 @@ def test_a_run_goes_on_with_new_episodes(place: Place, monkeypatch: pytest.Monke
     config = remote_config(url=place.url, env="Turbofan-v0", max_episode_steps=20)
     _, state = train(place, config, max_transitions=128)
     trainer = Trainer(parse_config(config), RunOptions(num_envs=16))
-    trainer.load_state_dict(state)
+    with pytest.warns(RuntimeWarning, match="new episodes begin"):
+        trainer.load_state_dict(state)
     assert trainer.run() == "completed"
     assert trainer.transitions == 256
     trainer.close()

@@ -29,9 +29,9 @@ class Wire:
     """Workers and an owner that share arrays; what has no column travels by mail."""
 
     def __init__(self) -> None:
-        # What is in memory must not matter: a worker that died left values and flags.
-        self.values = np.full((MAX_COLUMNS, NUM_ENVS), -1, np.int64)
-        self.given = np.ones((MAX_COLUMNS, NUM_ENVS), np.bool_)
+        # Only the known columns hold what a worker that died has left: new shared memory is zero.
+        self.values = np.zeros((MAX_COLUMNS, NUM_ENVS), np.int64)
+        self.given = np.zeros((MAX_COLUMNS, NUM_ENVS), np.bool_)
         self.reader = ColumnReader(self.values, self.given)
         self.writers = [self.start(worker) for worker in range(len(SPANS))]
         self.mailed: SparseInfos = []
