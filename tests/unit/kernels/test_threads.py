@@ -101,13 +101,31 @@ def test_work_is_shared_as_soon_as_it_is_worth_a_thread(monkeypatch: pytest.Monk
         team.close()
 
 
+class Clock:
+    """Nanoseconds that pass by one tick a reading."""
+
+    def __init__(self) -> None:
+        self.now = self.tick = 100
+
+    def perf_counter_ns(self) -> int:
+        self.now += self.tick
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(threads, "time", clock)
+    return clock
+
+
 @pytest.mark.filterwarnings("error")
-def test_requested_threads_that_make_steps_slower_warn_once() -> None:
-    """At 8 rows, waking a thread takes many times as long as the step."""
+def test_requested_threads_that_make_steps_slower_warn_once(clock: Clock) -> None:
     with envfleet.make("envfleet/CartPole-v1", 8, backend="kernel", workers=2) as fleet:
         fleet.reset(seed=0)
         actions = np.zeros(8, np.int64)
-        for _ in range(8):
+        for number in range(8):
+            clock.tick = 100 if number < 4 else 10
             fleet.step(actions)
         with pytest.warns(RuntimeWarning, match=r"workers=2 is slower.*for 8 sub-environments.*Pass workers=1"):
             fleet.step(actions)
@@ -116,7 +134,7 @@ def test_requested_threads_that_make_steps_slower_warn_once() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_warning_as_an_error_comes_before_the_step() -> None:
+def test_a_warning_as_an_error_comes_before_the_step(clock: Clock) -> None:
     """So no step is lost: the next call makes it."""
     counts: list[int] = []
 
@@ -126,7 +144,8 @@ def test_a_warning_as_an_error_comes_before_the_step() -> None:
 
     team = Team(2, 2)
     try:
-        for _ in range(8):
+        for number in range(8):
+            clock.tick = 100 if number < 4 else 10
             team.run(work)
         with pytest.raises(RuntimeWarning, match="is slower"):
             team.run(work)
@@ -138,11 +157,12 @@ def test_a_warning_as_an_error_comes_before_the_step() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_threads_that_are_worth_it_do_not_warn() -> None:
+def test_threads_that_are_worth_it_do_not_warn(clock: Clock) -> None:
     team = Team(2, 2)
     try:
-        for _ in range(20):
-            team.run(lambda start, stop: threading.Event().wait(0.002) or 0)
+        for number in range(20):
+            clock.tick = 100 if number < 4 else 60
+            team.run(lambda start, stop: 0)
             team.run(lambda start, stop: 0, 64)  # rollouts are not compared
     finally:
         team.close()
