@@ -245,6 +245,25 @@ def test_from_many_threads_at_once(start: Start) -> None:
     assert sorted(map(int, filter(None, codes))) == list(range(1, 8))
 
 
+def test_a_report_that_another_thread_reads(
+    start: Start, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for the pid ends, although another thread reads the pid just before this one waits for it."""
+    process = start("announce_and_sleep", None, (pipe[1],))
+    read = process._read
+
+    def read_second(timeout_s: float) -> bool:
+        read(PATIENCE_S)
+        return read(timeout_s)
+
+    monkeypatch.setattr(process, "_read", read_second)
+    pids: list[int] = []
+    thread = threading.Thread(target=lambda: pids.append(process.pid), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert pids == [process.pid]
+
+
 def test_one_server_for_all_fleets() -> None:
     with envfleet.make(CountingEnv, 2, backend="process", workers=1) as fleet:
         fleet.reset()

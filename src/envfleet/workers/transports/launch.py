@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import math
 import os
 import pickle
 import select
@@ -15,9 +16,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 
@@ -35,6 +36,7 @@ _THREAD_LIMITS = (
 _END_S = 5.0
 _STACK_S = 2.0
 _SETTLED_S = 0.01
+_REPORT_S = 0.05  # another thread may have read the report that a wait is for
 _MAX_BRANCHES = 4  # each holds its modules in memory
 _SERVE = "import sys; sys.path[:] = {path!r}; from envfleet.workers.transports.forkserver import main; main({fd})"
 
@@ -315,9 +317,9 @@ class WorkerProcess:
         Raises:
             EnvfleetError: The process could not be started.
         """
-        while self._pid is None:
-            self._read(None)
-        return self._pid
+        if not self._wait(lambda: self._pid is not None, math.inf):
+            raise explain_start(OSError("it was closed before it started"))
+        return cast(int, self._pid)
 
     def has_started(self, timeout_s: float) -> bool:
         """Wait until the process has been forked; returns whether it has.
@@ -325,19 +327,33 @@ class WorkerProcess:
         Raises:
             EnvfleetError: The process could not be started.
         """
-        if self._pid is None:
-            self._read(timeout_s)
-        return self._pid is not None
+        return self._wait(lambda: self._pid is not None, timeout_s)
 
-    def _read(self, timeout_s: float | None) -> None:
-        """Wait for the next report of the server, and take it in."""
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Wait until it has ended; returns whether it has."""
+        return self._wait(lambda: self._has_ended, timeout_s) or not self._closer.alive
+
+    def _wait(self, is_known: Callable[[], bool], timeout_s: float) -> bool:
+        """Read reports until something is known; returns whether it is.
+
+        Another thread may read the report that this one waits for, so no wait for a report is long.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while self._closer.alive and not is_known():
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not self._read(min(left_s, _REPORT_S)) and not left_s:
+                break
+        return is_known()
+
+    def _read(self, timeout_s: float) -> bool:
+        """Wait for the next report of the server, and take it in; returns whether there was one."""
         poll = select.poll()
         poll.register(self.sentinel, select.POLLIN)
-        if not poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
-            return
+        if not poll.poll(timeout_s * 1000):
+            return False
         with self._lock:  # of two threads that see a report, one reads it
             if self._has_ended or not poll.poll(0):
-                return
+                return False
             data = os.read(self.sentinel, CODE_BYTES)
             number = int.from_bytes(data, "little", signed=True) if len(data) == CODE_BYTES else None
             if self._pid is not None:
@@ -346,16 +362,7 @@ class WorkerProcess:
                 raise explain_start(OSError(-number, os.strerror(-number)) if number else OSError("the server ended"))
             else:
                 self._pid = number
-
-    def has_ended(self, timeout_s: float = 0.0) -> bool:
-        """Wait until it has ended; returns whether it has."""
-        deadline_s = time.monotonic() + timeout_s
-        while self._closer.alive and not self._has_ended:
-            had_started = self._pid is not None
-            self._read(deadline_s - time.monotonic())
-            if had_started or self._pid is None:
-                break
-        return self._has_ended or not self._closer.alive
+            return True
 
     def how_ended(self) -> tuple[int | None, str | None]:
         """Return its exit code, once known, and nothing more."""
