@@ -32,7 +32,7 @@ def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: flo
         The path.
 
     Raises:
-        InvalidArgument: The suffix is another, there is no frame, or frames differ in shape.
+        InvalidArgument: The suffix is not supported, `frames` is empty, or frames differ in shape.
         MissingDependency: imageio, or for MP4 imageio-ffmpeg, is not installed.
 
     Examples:
@@ -50,7 +50,7 @@ def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: flo
     checked = _check(frames)
     first = next(checked, None)
     if first is None:
-        raise InvalidArgument(f"there are no frames for {path}: play a game with render_mode='rgb_array'")
+        raise InvalidArgument(f"cannot write {path} without frames: play a game with render_mode='rgb_array'")
     with replacing(path) as unfinished, _open_writer(unfinished, fps) as writer:
         for frame in itertools.chain((first,), checked):
             writer.append_data(frame)

@@ -73,8 +73,8 @@ def draw_disc(frame: NDArray[np.uint8], row: float, column: float, color: Color,
 
     Args:
         frame: Written.
-        row: Of the cell in whose middle the disc is; fractions lie between cells.
-        column: Likewise.
+        row: Row of the cell at the center of the disc; fractions lie between cells.
+        column: Column of that cell.
         color: Its.
         radius: In cells.
     """

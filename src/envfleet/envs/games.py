@@ -65,7 +65,7 @@ class Game:
         duel.close()
         if missing:
             raise InvalidArgument(
-                f"{name} has scripts, but its environment has no {' and '.join(missing)}: let its attributes of these "
+                f"{name} has scripts, but its environment has no {' and '.join(missing)}: set its attributes of these "
                 "names say which script plays, 0 for the player outside, and its step look at them"
             )
         self.seats = (duel.agent_names[0], duel.agent_names[1])
@@ -128,7 +128,7 @@ class Game:
         return {"player_one": scripts[0], "player_two": scripts[1]} if self.scripts else None
 
     def usual_seat(self, mode: str) -> str:
-        """Return where a player sits unless told otherwise: a seat, or `"both"` in turns."""
+        """Return the default seat of a player: one seat, or `"both"` for alternating seats."""
         return "both"
 
     def action_table(self, fineness: int, combined: bool, settings: Mapping[str, Any]) -> NDArray[Any] | None:
@@ -154,10 +154,10 @@ class Game:
         )
 
     def person(self, env: gym.Env[Any, Any], seat: int) -> Any:
-        """Return a person at the keyboard, whose `act(observation)` is looked at in every step.
+        """Return a human player; each step calls its `act(observation)`.
 
         Args:
-            env: From `open`, in whose window the person plays.
+            env: Environment returned by `open`; the human plays in its window.
             seat: 0 for player one, 1 for player two.
         """
         from envfleet.envs.keyboard import Keyboard
@@ -231,7 +231,7 @@ def check_spaces(made_for: Spaces, name: str, found: Spaces, place: str, advice:
         made_for: Its spaces.
         name: What it is.
         found: Of one sub-environment, or of one player of a game.
-        place: Who has those.
+        place: Seat of these players.
         advice: What to do.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a service that hosts an environment needs to know of it, beyond Gymnasium's interface."""
+"""Interface of an environment to the service that hosts it, beyond Gymnasium's."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST_NUMBERS = 32
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeProtocol:
-    """What the episode protocol needs to know of an environment whose decisions hold for several of its steps.
+    """Decisions of the episode protocol in an environment where one decision spans several steps.
 
     The environment's infos have `num_rows`, the rows of an observation that a decision has filled, and `reason`, a key
     of `reasons` once the episode has ended by itself, else 0; `reason` is an attribute of sub-environments, too.
 
     Attributes:
-        names: What clients call the environment, beside its id.
+        names: Names of the environment for clients, in addition to its id.
         option: Option of the environment for the most steps of a decision.
         span: Parameter of the kernel for how many of them there are, and the name of that number in stored events.
         longest: Value of `option`.
@@ -87,7 +87,7 @@ class EpisodeNotes(Protocol):
     """Notes an episode."""
 
     def add(self, observation: Any, action: Any, reward: float, *, info: Mapping[str, Any]) -> None:
-        """Add a step: its action, and what came of it."""
+        """Add a step: its action and its result."""
 
     def portrait(self) -> Portrait:
         """Return what was noted."""
@@ -102,7 +102,7 @@ class PlainLog:
         self._num_steps = 0
 
     def add(self, observation: Any, action: Any, reward: float, *, info: Mapping[str, Any]) -> None:
-        """Add a step: its action, and what came of it."""
+        """Add a step: its action and its result."""
         self._num_steps += 1
         if isinstance(observation, (int, np.ndarray, np.number)) and np.size(observation) <= _MOST_NUMBERS:
             self.observations.append(np.ravel(observation))
@@ -122,11 +122,11 @@ class CountedStep(NamedTuple):
     """A step of some sub-environments, to be counted.
 
     Attributes:
-        rows: Who stepped, `(K,)`.
+        rows: Rows that stepped, `(K,)`.
         actions: Theirs.
         infos: Theirs, in Gymnasium's form.
-        counted: Whose step counts, `(K,)`.
-        ended: Whose episode ended with it, `(K,)`.
+        counted: True where the step counts, `(K,)`.
+        ended: True where the step ended the episode, `(K,)`.
     """
 
     rows: NDArray[np.int64]
@@ -137,7 +137,7 @@ class CountedStep(NamedTuple):
 
 
 class Hosting:
-    """Of an environment of which there is nothing to know; those that have more to tell are children.
+    """Defaults for any environment; an environment that knows more overrides them in a subclass.
 
     Attributes:
         limits: Arguments that participants may give: of a whole number the most, `None` for a bool.
@@ -145,10 +145,10 @@ class Hosting:
         warm_options: Options of a kernel's fleets that are made once as a service starts, so that they are compiled.
         columns: What is counted of running episodes, with the dtype of each.
         unit: What the length of an episode is counted in: one of `columns`, or steps.
-        glance: Titles of the lines of its portrait that a participant sees at first; if there are none, it is drawn
+        glance: Titles of the plotted lines that a participant sees first; if empty, the plot is drawn
             only where it is asked for.
         abandon_penalty: Reward taken from an abandoned episode in scores, at least what leaving it early could save:
-            0 where rewards are never negative. `None` if it is not known; then whoever hosts the environment decides.
+            0 where rewards are never negative. `None` if unknown; then the host decides.
         episodes: How the episode protocol is spoken of it; `None` if it is not.
     """
 
@@ -170,7 +170,7 @@ class Hosting:
 
         Args:
             columns: To write to, `(num_envs,)` each.
-            step: What came of it.
+            step: Result of the step.
 
         Returns:
             Why it ended, an entry for each of `step.rows`; `None` if that is not known.
@@ -178,11 +178,11 @@ class Hosting:
         return None
 
     def details(self, columns: Mapping[str, NDArray[Any]], row: int, reason: Any) -> dict[str, Any]:
-        """Return what is stored of an episode that is over, beside its return and length.
+        """Return what is stored of an ended episode in addition to its return and length.
 
         Args:
             columns: As `count` wrote them.
-            row: Whose.
+            row: Row of the environment.
             reason: Its entry of what `count` returned; `None` if it was abandoned.
         """
         return {}
@@ -197,7 +197,7 @@ class Hosting:
         return outcome, "dull"
 
     def metrics(self, episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Return what the episode protocol tells of stored episodes beyond their rewards; there is at least one.
+        """Return what the episode protocol reports of stored episodes (at least one) beyond their rewards.
 
         Args:
             episodes: `length` and `details` of each.

@@ -1,4 +1,4 @@
-"""A window that somebody sees, and a person at its keyboard, in any environment that says which keys mean what."""
+"""A visible window and a human at its keyboard, for any environment with `get_keys_to_action`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from envfleet.errors import InvalidArgument, MissingDependency
 
-# What SDL draws with where nobody would see it, unless one of these variables asks for it.
+# SDL's invisible video drivers, used only if one of these variables selects them.
 _UNSEEN_DRIVERS = ("offscreen", "dummy")
 _DRIVER_VARIABLES = ("SDL_VIDEODRIVER", "SDL_VIDEO_DRIVER")
 
@@ -32,10 +32,10 @@ def load_pygame() -> Any:
 
 
 def require_display() -> None:
-    """Check that somebody can see a window: where there is no display SDL draws unseen, and says nothing.
+    """Check that a window would be visible: without a display SDL draws to an invisible one and reports nothing.
 
     Raises:
-        InvalidArgument: Nobody can; unless a variable of SDL asks for such a driver.
+        InvalidArgument: No display, and no variable of SDL selects an invisible driver.
     """
     pygame = load_pygame()
     is_open = pygame.display.get_init()
@@ -62,12 +62,12 @@ def pressed_keys(keys: Iterable[int]) -> list[int]:
     """Return those keys, given by pygame's codes, that are pressed in the window, in the given order.
 
     Raises:
-        InvalidArgument: There is no window yet, or no display to show it on.
+        InvalidArgument: The window is not open yet, or there is no display.
     """
     pygame = load_pygame()
     if not pygame.display.get_init():
         raise InvalidArgument(
-            "there is no window whose keyboard could be looked at: make the environment with render_mode='human' "
+            "cannot read the keyboard without a window: make the environment with render_mode='human' "
             "and reset it first"
         )
     require_display()
@@ -97,13 +97,15 @@ class Keyboard:
         self._actions = {_codes(key): action for key, action in env.get_wrapper_attr("get_keys_to_action")().items()}
         self._known = frozenset[int]().union(*self._actions)
         if frozenset() not in self._actions:
-            raise InvalidArgument(f"get_keys_to_action() of {name} has no action for (), which is no key: add it")
+            raise InvalidArgument(
+                f"get_keys_to_action() of {name} lacks the key (), the action without a pressed key: add it"
+            )
 
     def act(self, observation: Any) -> Any:
         """Return the action of the keys that are pressed; that of no key where they mean nothing together.
 
         Raises:
-            InvalidArgument: There is no window yet, or no display to show it on.
+            InvalidArgument: The window is not open yet, or there is no display.
         """
         return self._actions.get(frozenset(pressed_keys(self._known)), self._actions[frozenset()])
 

@@ -1,4 +1,4 @@
-"""Connect Four: four discs in a row, for two players who take turns, or for one against random play."""
+"""Connect Four: four discs in a row, for two players in turn or for one player against a random opponent."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _DISC_COLORS = (AGENT_COLOR, COLORS[2])
 
 
 class ConnectFour(Kernel):
-    """Connect Four for two players who take turns, by the rules of pgx 2.6.0.
+    """Two-player Connect Four with the rules of pgx 2.6.0.
 
     Action: the column into which the player to move, `player` of the infos (0 or 1), drops a disc; player one begins.
-    Which columns have room is `action_mask` of the infos. Rewards are player one's, 1 for a win and -1 for a loss;
+    `action_mask` in the infos marks the columns with room. Rewards are player one's, 1 for a win and -1 for a loss;
     those of player two are in the infos as `reward_two`. Terminated with four discs in a row, or on a full board.
 
-    Whoever takes a column without room loses, and the board stays as it is. On the last step of a game, all columns are
+    A player that chooses a full column loses, and the board stays as it is. On the last step of a game, all columns are
     in the mask.
 
     Observation: bool `(6, 7, 2)`, row 0 at the top: discs of the player to move, and of the other.
@@ -37,7 +37,7 @@ class ConnectFour(Kernel):
     info_fields: ClassVar[tuple[str, ...]] = ("action_mask", "player", "reward_two")
 
     class State(Kernel.State):
-        """The board, 0 or the number of a disc's player, 1 or 2; and who is to move, 0 or 1."""
+        """The board, 0 or the number of a disc's player, 1 or 2; and the player to move, 0 or 1."""
 
         cells: NDArray[np.uint8] = array((ROWS, COLUMNS), np.uint8)
         action_mask: NDArray[np.int8] = array(COLUMNS, np.int8)
@@ -85,13 +85,13 @@ class ConnectFourOne(ConnectFour):
         agent: int
 
     class Params(Kernel.Params):
-        """Who begins: 1 the agent, 2 the other, or 0 to draw it anew for every game."""
+        """Player that begins: 1 the agent, 2 the opponent, 0 a random one in each game."""
 
         starter: int = 0
 
     @classmethod
     def check_params(cls, values: Mapping[str, NDArray[Any]]) -> None:
-        """Check that somebody begins."""
+        """Validate `starter`."""
         starters = values.get("starter", np.zeros(1))
         if not np.isin(starters, (0, 1, 2)).all():
             raise InvalidArgument(

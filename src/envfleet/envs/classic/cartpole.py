@@ -33,7 +33,7 @@ class CartPole(Kernel):
     render_fps = 50
 
     class State(Kernel.State):
-        """Where the cart and the pole are, in Gymnasium's float64."""
+        """Position and velocity of cart and pole, in float64 as in Gymnasium."""
 
         x: float
         x_dot: float

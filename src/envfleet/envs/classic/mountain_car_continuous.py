@@ -1,4 +1,4 @@
-"""MountainCarContinuous: MountainCar with an accelerator, whose use costs."""
+"""MountainCarContinuous: MountainCar with a continuous force that costs reward."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MountainCarContinuous(MountainCar):
         is_clipped = (asked < -1.0) | (asked > 1.0)
         force = clip(asked, -1.0, 1.0)
         thrust = force * params.power if is_clipped else single(force * single(params.power))
-        # A first position that is a float32 by chance, one in 2**29, is no matter: only its rounding differs.
+        # A first position that is a float32 by chance, one in 2**29, does not matter: only its rounding differs.
         is_first = single(state.position) != state.position
         angle = 3.0 * state.position if is_first else single(3.0 * state.position)
         slope = params.gravity * cos(angle)

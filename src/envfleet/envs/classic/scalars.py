@@ -17,7 +17,7 @@ def clip(value: float, low: float, high: float) -> float:
 
 
 def single(value: float) -> float:
-    """Round to float32: where Gymnasium computes in float32, a float64 sum or product is rounded once, likewise."""
+    """Round to float32: one rounding of a float64 sum or product equals Gymnasium's float32 arithmetic."""
     return np.float64(np.float32(value))  # float() of a float32 is a float32 when compiled
 
 

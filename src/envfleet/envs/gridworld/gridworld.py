@@ -41,14 +41,14 @@ class GridWorld(Kernel):
     render_fps = 10
 
     class State(Kernel.State):
-        """What lies in each cell (`FLOOR` and so on), and the agent's row and column."""
+        """Content of each cell (`FLOOR` and so on), and the agent's row and column."""
 
         cells: NDArray[np.uint8] = array((8, 8), np.uint8)
         row: np.int32
         column: np.int32
 
     class Params(Kernel.Params):
-        """How full the world is (probabilities of a cell), and rewards: of a step that ends nothing, or of its end."""
+        """Probabilities of a cell's content, and rewards of ordinary and final steps."""
 
         wall_fraction: float = 0.25
         lava_fraction: float = 0.1
@@ -151,7 +151,7 @@ def lay_out(
         cells: uint8 `(height, width)`, written.
         rng: Draws once per cell, and once per step of the way.
         start: Where the agent begins, row × width + column.
-        goal: Where it shall go, likewise; another cell.
+        goal: Goal cell `(row, column)`, different from the start.
         wall_fraction: Probability of a wall.
         lava_fraction: Probability of lava.
     """

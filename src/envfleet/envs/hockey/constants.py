@@ -23,7 +23,7 @@ VELOCITY_ITERATIONS, POSITION_ITERATIONS = 180, 60
 
 
 class Mode(enum.IntEnum):
-    """What is played."""
+    """Mode of play."""
 
     NORMAL = 0
     TRAIN_SHOOTING = 1
@@ -108,7 +108,7 @@ REWARD_TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_di
 CLOSENESS_TOTAL = -30.0  # the closeness term of a game in which the puck is half the distance below away all the time
 CLOSENESS_DISTANCE = 250 / PIXELS_PER_METRE
 
-# Who plays: the action, or a scripted player
+# Controller of a player: the action, or a scripted player
 AGENT, WEAK, STRONG = 0, 1, 2
 WEAK_GAIN, STRONG_GAIN = 0.5, 10.0
 DAMPING_GAIN = 0.5

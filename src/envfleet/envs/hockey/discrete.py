@@ -55,7 +55,7 @@ def discrete_action(number: int, *, keep_mode: bool = True) -> NDArray[np.float3
     """Return the action that has this number in the public table.
 
     Raises:
-        InvalidArgument: There is no such action.
+        InvalidArgument: The action is unknown.
 
     Examples:
         >>> discrete_action(7)

@@ -1,4 +1,4 @@
-"""What training, evaluation and the commands need to know of hockey."""
+"""Hockey's entry in the registry of games: used by training, evaluation and the command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HockeyGame(Game):
     anchors: ClassVar[Mapping[str, float]] = {"weak": 22.0, "strong": 25.0}
     files: ClassVar[Mapping[str, Path]] = {"champion": Path(__file__).with_name("champion.pt")}
     terms: ClassVar[Mapping[str, tuple[str, float, float, str]]] = {
-        "CLOSENESS": ("reward_closeness_to_puck", 20.0, 1.5, "being near the puck in one's own half"),
+        "CLOSENESS": ("reward_closeness_to_puck", 20.0, 1.5, "being near the puck in the own half"),
         "TOUCH": ("reward_touch_puck", 15.0, 1.0, "touching the puck"),
         "DIRECTION": ("reward_puck_direction", 0.0, 2.0, "sending the puck towards the opponent's goal"),
     }
@@ -50,7 +50,7 @@ class HockeyGame(Game):
             if name != "starter":
                 raise InvalidArgument(
                     f"has {name!r} in kwargs, where hockey takes starter alone: mode, mixture and keep_mode stand "
-                    "beside kwargs, and the opponent says who plays"
+                    "in addition to kwargs; the opponent determines the players"
                 )
             if isinstance(value, bool) or value not in (0, 1, 2):
                 raise InvalidArgument(
@@ -73,7 +73,7 @@ class HockeyGame(Game):
         return {"mode": int(Mode[mode]), **settings}
 
     def deal(self, scripts: tuple[int, int], starter: int) -> dict[str, Any]:
-        """Return who plays and who has the puck first."""
+        """Return both controllers and the player that starts with the puck."""
         return {"params": {"starter": starter, "player_one": scripts[0], "player_two": scripts[1]}}
 
     def usual_seat(self, mode: str) -> str:
@@ -83,7 +83,7 @@ class HockeyGame(Game):
     def action_table(self, fineness: int, combined: bool, settings: Mapping[str, Any]) -> NDArray[Any]:
         """Return the table of actions, `(K, 4)`."""
         table = action_table(fineness, keep_mode=settings.get("keep_mode", True), combined=combined)
-        return np.pad(table, ((0, 0), (0, c.ACTION_SIZE - table.shape[1])))  # without keep_mode nobody shoots
+        return np.pad(table, ((0, 0), (0, c.ACTION_SIZE - table.shape[1])))  # without keep_mode players cannot shoot
 
     def open(self, mode: str, settings: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
         """Make the game on Box2D, in a window or for pictures."""
@@ -95,7 +95,7 @@ class HockeyGame(Game):
         return HockeyTwoEnv(render_mode=render_mode, **self.arguments(mode, settings))
 
     def person(self, env: gym.Env[Any, Any], seat: int) -> Any:
-        """Return a person who moves by the arrows."""
+        """Return a human player that uses the arrow keys."""
         from envfleet.envs.hockey.opponents import HumanOpponent
 
         return HumanOpponent(env, player=seat + 1)

@@ -24,14 +24,14 @@ _OPTIONS = {"one_starting", "mode"}
 
 @dataclasses.dataclass(frozen=True)
 class Quirks:
-    """Ways of the public environment that are mended unless asked for; `PUBLIC_QUIRKS` has them all.
+    """Behaviors of the public environment that are fixed here unless enabled; `PUBLIC_QUIRKS` enables all of them.
 
     Attributes:
         holds_survive_reset: A puck that was held when the last game ended is held in the next game, too.
         limit_terminates: The time limit is reported as `terminated`, never as `truncated`.
-        reset_draws_seed: `reset()` without a seed starts a generator from fresh entropy, instead of going on with the
+        reset_draws_seed: `reset()` without a seed starts a generator from fresh entropy, instead of continuing with the
             one that was seeded last.
-        starter_ignores_seed: Who starts alternates over all resets, instead of anew from each seeded one. Then the
+        starter_ignores_seed: The starting player alternates over all resets, also seeded ones. Then the
             same seed gives a mirrored game every other time.
         order_alternates: Contacts are solved in another order after every second reset, so that the last bits of a game
             depend on how many were played before.
@@ -57,7 +57,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     so that a policy plays on either side; its view of what `step` returns is to be had from `obs_agent_two`,
     `get_info_agent_two` and `get_reward_agent_two`.
 
-    Observations are 18 numbers, float32: x, y (from the centre), angle, velocity x and y, angular velocity of one's own
+    Observations are 18 numbers, float32: x, y (from the center), angle, velocity x and y, angular velocity of one's own
     racket; the same of the opponent's; x, y, velocity x and y of the puck; for how many more steps one can hold the
     puck, and for how many the opponent can. The last two are missing without `keep_mode`.
 
@@ -77,7 +77,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         discrete_action_space: The numbers that `discrete_to_continuous_action` takes.
 
     Raises:
-        InvalidArgument: There is no such mode or render mode.
+        InvalidArgument: The mode or the render mode is unknown.
 
     Examples:
         >>> env = HockeyEnv()
@@ -118,7 +118,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
     @property
     def mode(self) -> Mode:
-        """What is played; a new mode is played from the next reset."""
+        """Mode of play; a new mode takes effect at the next reset."""
         return self._mode
 
     @mode.setter
@@ -153,7 +153,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
             one_starting: Whether player one gets the puck in `NORMAL`. By default players take turns, and player two
                 begins after a seeded reset.
             mode: What is played from now on; as before by default.
-            seed: For where things are placed; without one the generator goes on.
+            seed: For where things are placed; without one the generator continues.
             options: `one_starting` and `mode` can be given here as well, where only Gymnasium's arguments get through.
 
         Returns:
@@ -185,7 +185,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         return self._observe(0), self._game.inform(0)
 
     def _reseed(self, seed: int) -> None:
-        """Seed whatever draws beside the environment's own generator: nothing here."""
+        """Seed other generators than the environment's own: none here."""
 
     def _begin(self, is_one_starting: bool, holds: tuple[int, ...] = (0, 0)) -> None:
         if self._mode is Mode.NORMAL:
@@ -202,7 +202,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
             action: Player one's, then player two's: shape `(8,)`, or `(6,)` without keep mode.
 
         Returns:
-            Player one's observation, its reward, whether somebody has scored, whether time is up, and player one's
+            Player one's observation and reward, whether a player has scored, whether time is up, and player one's
             info. One may step on after the end: the flag and the 10 are then given again in each step.
 
         Raises:
@@ -235,7 +235,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     def set_state(self, state: ArrayLike) -> None:
         """Put rackets and puck where an observation of player one says.
 
-        What an observation does not show stays as it is: the puck's spin, contacts, the clock, and who has scored. A
+        State that an observation does not contain is unchanged: the puck's spin, contacts, the clock, the score. A
         copy of the environment (`copy.deepcopy`, `pickle`) has all of it.
 
         Args:
@@ -250,7 +250,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         """Return one player's action that has this number in the public table.
 
         Raises:
-            InvalidArgument: There is no such action.
+            InvalidArgument: The action is unknown.
         """
         return discrete_action(number, keep_mode=self.keep_mode)
 
@@ -264,7 +264,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
             The picture, shape `(480, 600, 3)`, uint8, for `"rgb_array"`, else nothing.
 
         Raises:
-            InvalidArgument: There is no mode, or not this one.
+            InvalidArgument: The render mode is missing or unknown.
         """
         return self._screen.draw(self._game.world, mode)
 

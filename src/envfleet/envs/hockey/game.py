@@ -17,7 +17,7 @@ from envfleet.errors import InvalidArgument, StateUnsupported
 if TYPE_CHECKING:
     from envfleet.envs.hockey.world import Body
 
-_MAX_EVENTS = 100_000  # of one game, which is over after 251; a bound on memory for those who never reset
+_MAX_EVENTS = 100_000  # of one game, which is over after 251; a bound on memory for callers that never reset
 _POSE = 6  # numbers of one body
 _VIEWS = struct.Struct(f"={2 * c.OBSERVATION_SIZE}f")  # what both players see
 _VIEW = struct.Struct(f"={c.OBSERVATION_SIZE}f")
@@ -27,7 +27,7 @@ _LARGEST = 1e6  # beyond, the float32 of forces overflows, and nothing is anywhe
 class HockeyGame:
     """A world that is played in.
 
-    Box2D lets nobody look inside: what is copied or pickled are a game's start and what has happened since. Played
+    Box2D does not expose its state, so a copy or pickle holds a game's start and everything since. Played
     again, it is the same game to the last bit.
 
     Args:
@@ -93,15 +93,15 @@ class HockeyGame:
 
     @property
     def is_late(self) -> bool:
-        """Whether time is up."""
+        """True once the time is up."""
         return self.time > self.limit
 
     def play(self, actions: NDArray[np.float32]) -> None:
         """Play one step.
 
         Args:
-            actions: Player one's, then player two's, clipped to [-1, 1]: shape `(8,)`, or `(6,)`, where nobody shoots.
-                It is kept, so nobody may write to it any more.
+            actions: Player one's, then player two's, clipped to [-1, 1]: shape `(8,)`, or `(6,)` without shooting.
+                The array is kept: do not modify it afterwards.
         """
         self._record(actions)
         own = actions.reshape(2, -1).tolist()
@@ -164,7 +164,7 @@ class HockeyGame:
         return _VIEW.unpack_from(self._views, player * _VIEW.size)
 
     def inform(self, player: int) -> dict[str, Any]:
-        """Make a player's info: who won, and the three shaping terms."""
+        """Return a player's info: the winner and the three shaping terms."""
         closeness, touch, direction = self.reward_terms(player)
         return {
             "winner": -self.world.winner if player else self.world.winner,

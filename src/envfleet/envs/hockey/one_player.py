@@ -64,5 +64,5 @@ class HockeyOneEnv(HockeyEnv):
         Raises:
             InvalidArgument: The action has another shape, or contains NaN.
         """
-        own = read_actions(action, (self.num_actions,), "pass player one's action only, without a NaN")
+        own = read_actions(action, (self.num_actions,), "pass only the action of player one, without NaN")
         return super().step(np.concatenate([own, self.opponent.act(self.obs_agent_two())], dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Players that are no agents: the scripted one, weak or strong, and a person at the keyboard."""
+"""Players that do not learn: the scripted player, weak or strong, and a human at the keyboard."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def scripted_actions(
 class BasicOpponent:
     """The scripted player.
 
-    It draws how its racket swings from its own generator, and goes on swinging over episodes. `act_batch` swings every
+    It draws its racket's swing from its own generator and continues over episodes. `act_batch` swings every
     row by itself, `act` is its first row.
 
     Args:
@@ -90,7 +90,7 @@ class BasicOpponent:
         return "weak" if self.weak else "strong"
 
     def seed(self, seed: int | np.random.SeedSequence | None) -> None:
-        """Begin anew with this seed."""
+        """Restart the generator with this seed."""
         self._rng = np.random.default_rng(seed)
         self._phases = self._rng.uniform(0, c.PHASE_RANGE, 1)
 
@@ -157,7 +157,7 @@ class HumanOpponent:
         player: 1 plays on the left, 2 on the right. Arrows point where they do on the screen.
 
     Raises:
-        InvalidArgument: There is no such player.
+        InvalidArgument: The player is unknown.
     """
 
     def __init__(self, env: Any, player: int = 1) -> None:
@@ -175,7 +175,7 @@ class HumanOpponent:
         """Return the action of the key that counts, or that of no key.
 
         Raises:
-            InvalidArgument: There is no window yet, or no display to show it on.
+            InvalidArgument: The window is not open yet, or there is no display.
         """
         pressed = pressed_keys(self._numbers)
         return discrete_action(self._numbers[pressed[-1]] if pressed else 0, keep_mode=self._keep_mode)

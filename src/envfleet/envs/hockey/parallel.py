@@ -36,7 +36,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
             place a scripted player has are not looked at.
 
     Attributes:
-        env: The game, whose settings can be changed.
+        env: The game; its settings can be changed.
 
     Raises:
         InvalidArgument: A setting has a wrong value.
@@ -75,7 +75,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         """Begin a game.
 
         Args:
-            seed: Seeds the generator; without it, it goes on.
+            seed: Seed of the generator; without a seed the generator continues.
             options: `"params"`: settings by name, from now on. Others mean nothing, as PettingZoo will have it.
 
         Returns:
@@ -104,7 +104,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
             return {}, {}, {}, {}, {}
         missing = [agent for agent in self.agents if agent not in actions]
         if missing:
-            raise InvalidArgument(f"there is no action for {missing}, only for {sorted(actions)}: pass one for each")
+            raise InvalidArgument(f"actions lack {missing} (got {sorted(actions)}): pass one action for each agent")
         both = np.array([actions[agent] for agent in self.possible_agents], np.float32)
         seen, reward, terminated, truncated, info = self.env.step(both)
         agents = self.agents

@@ -32,13 +32,13 @@ _OUTLINE_WIDTH = 2
 
 
 class Screen:
-    """Where an environment shows its games; pygame is loaded for the first picture. A copy has no window.
+    """Renderer of an environment; the first frame imports pygame. A copy has no window.
 
     Args:
         render_mode: `"rgb_array"`, `"human"` or `None`.
 
     Raises:
-        InvalidArgument: There is no such render mode.
+        InvalidArgument: The render mode is unknown.
     """
 
     def __init__(self, render_mode: str | None) -> None:
@@ -62,7 +62,7 @@ class Screen:
             The picture, shape `(480, 600, 3)`, uint8, for `"rgb_array"`, else nothing.
 
         Raises:
-            InvalidArgument: There is no mode, or not this one; or no window can be opened.
+            InvalidArgument: The render mode is missing or unknown, or no window can be opened.
         """
         mode = self._render_mode if mode is None else mode
         if mode not in _MODES:
@@ -124,7 +124,7 @@ class Screen:
 
     @functools.cached_property
     def _ground(self) -> Any:
-        """What does not change."""
+        """Draw the background, which does not change."""
         pygame = load_pygame()
         surface = pygame.Surface(_SIZE, depth=32)
         surface.fill(c.WHITE)

@@ -1,7 +1,7 @@
 """The rules around the physics, written once: starts, forces of actions, rewards, the scripted player.
 
 All are functions of numbers. The game on Box2D calls them as they are, and the kernel has them compiled. The public
-environment mixes float32 and float64, and agents were trained on what came of it: forces are float32, whatever is read
+environment mixes float32 and float64, and agents were trained on the result: forces are float32, whatever is read
 from a body is float32 widened to float64, and each rounding below is part of the rules. Players are 0 (left) and 1
 (right; sees the field rotated by 180 degrees). Only `opponents.scripted_actions` repeats the scripted player's rules,
 for many rows at once; tests check that both agree.
@@ -34,7 +34,7 @@ def draw_mode(mode: int, shooting_share: float, defense_share: float, rng: np.ra
         mode: What is played otherwise.
         shooting_share: Chance of `TRAIN_SHOOTING`.
         defense_share: Chance of `TRAIN_DEFENSE`.
-        rng: Draws one number; none if there is no mixture.
+        rng: Generator; draws one number for a mixture, otherwise nothing.
     """
     drawn_share = shooting_share + defense_share
     if drawn_share > 0.0:
@@ -47,11 +47,11 @@ def draw_mode(mode: int, shooting_share: float, defense_share: float, rng: np.ra
 
 
 def draw_start(mode: int, starter: int, rng: np.random.Generator) -> tuple[float, float, float, float, float]:
-    """Draw where a game begins; player one always begins in its place.
+    """Draw the initial positions; player one always starts at its own.
 
     Args:
         mode: What is played.
-        starter: Who gets the puck in `NORMAL`: 1 or 2; 0 draws that, too, last.
+        starter: Player that gets the puck in `NORMAL`: 1 or 2; 0 draws it last.
         rng: Draws up to five numbers, one at a time.
 
     Returns:
@@ -92,7 +92,7 @@ def push(
     """Return what a translation action does to a racket.
 
     Args:
-        player: Whose.
+        player: Player, 1 or 2.
         x: Position of the racket along x (m).
         y: Position along y (m).
         velocity_x: Velocity of the racket along x (m/s).
@@ -172,7 +172,7 @@ def reward_terms(
     """Compute the three shaping terms of one player.
 
     Args:
-        player: Whose.
+        player: Player, 1 or 2.
         racket_x: Position of the player's racket along x (m); all numbers are in world coordinates.
         racket_y: Position of the racket along y (m).
         puck_x: Position of the puck along x (m).

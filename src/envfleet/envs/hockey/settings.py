@@ -1,4 +1,4 @@
-"""What is played and who plays: settings of the two-player environment, checked when they are set."""
+"""Settings of the two-player environment (mode, controllers), validated when they are set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_mode(mode: Mode | str | SupportsIndex) -> Mode:
     """Return the mode that is meant by a `Mode`, its name or its number.
 
     Raises:
-        InvalidArgument: There is no such mode.
+        InvalidArgument: The mode is unknown.
 
     Examples:
         >>> read_mode("TRAIN_DEFENSE"), read_mode(1)
@@ -78,7 +78,7 @@ def read_setting(name: str, value: Any) -> Any:
     """Return the value of a setting of one game in its own type.
 
     Raises:
-        InvalidArgument: It is none.
+        InvalidArgument: The value is invalid.
     """
     try:
         read = _READERS[name](value)

@@ -32,20 +32,20 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     Every argument but `render_mode` is an attribute, too, that can be set at any time. Who plays holds from the next
     step on, all else from the next game on. In a fleet, `set_attr` does it. A copy of the environment (`copy.deepcopy`,
-    `pickle`) goes on exactly, also in another process: the game is played again so far.
+    `pickle`) continues exactly, also in another process: the game is replayed up to this point.
 
     Args:
         mode: What is played: a `Mode`, its name or its number.
         keep_mode: Whether rackets catch and hold the puck.
-        starter: Who gets the puck in `NORMAL`: 1 or 2, or 0 to draw it anew for every game.
-        player_one: Who has the left side: 0 the action, 1 the weak scripted player, 2 the strong one.
-        player_two: Likewise the right side.
+        starter: Player that gets the puck in `NORMAL`: 1 or 2, or 0 for a random one in each game.
+        player_one: Controller of the left side: 0 the action, 1 the weak scripted player, 2 the strong one.
+        player_two: Controller of the right side.
         shooting_share: Chance that a game is `TRAIN_SHOOTING`, whatever `mode` says.
-        defense_share: Likewise for `TRAIN_DEFENSE`.
+        defense_share: The same for `TRAIN_DEFENSE`.
         render_mode: `"rgb_array"`, `"human"` or `None`.
 
     Raises:
-        InvalidArgument: An argument is none of these.
+        InvalidArgument: An argument has an invalid value.
 
     Examples:
         >>> env = HockeyTwoEnv(player_two=2)
@@ -92,7 +92,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         """Begin a game.
 
         Args:
-            seed: Seeds the generator; without it, it goes on.
+            seed: Seed of the generator; without a seed the generator continues.
             options: `"params"`: settings by name, from now on.
 
         Returns:
@@ -125,7 +125,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     def _set(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             if name not in SETTINGS:
-                raise InvalidArgument(f"there is no setting {name!r}: there are {', '.join(SETTINGS)}")
+                raise InvalidArgument(f"unknown setting {name!r}: settings are {', '.join(SETTINGS)}")
             setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -138,7 +138,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             action: Of both players, shape `(2, 4)`; clipped to [-1, 1]. A scripted player's is not looked at.
 
         Returns:
-            What both players see, player one's reward, whether somebody has scored, whether time is up, and the infos.
+            Observations of both players, player one's reward, `terminated`, `truncated`, and infos.
             One may step on after the end.
 
         Raises:

@@ -1,6 +1,6 @@
 """The physical world of one game, in Box2D: bodies, walls, goals, and what happens when the puck touches something.
 
-A `World` lives for one game. Building it anew on every reset is what makes a game a function of seed and actions: Box2D
+A `World` lives for one game. Rebuilding it on every reset is what makes a game a function of seed and actions: Box2D
 keeps contact impulses, sleep timers and the order of its contact pairs, and none of them can be set from outside.
 
 Box2D solves contacts in the order of its proxy ids, which are given in the order in which fixtures are created. The
@@ -92,7 +92,7 @@ class Body:
         return position.x, position.y, body.angle, velocity.x, velocity.y, body.angularVelocity
 
     def push(self, force_x: np.float32, force_y: np.float32) -> None:
-        """Let a force (N) act in the next step, beside those that do already."""
+        """Add a force (N) for the next step."""
         self.body.ApplyForceToCenter((float(force_x), float(force_y)), True)
 
     def place(self, pose: Sequence[float]) -> None:
@@ -108,7 +108,7 @@ class World:
     """Two rackets, the puck and what stands around them.
 
     Args:
-        racket_two: Position of the second racket; the first begins in its place.
+        racket_two: Position of the second racket; the first starts at its own position.
         puck: Position of the puck.
         holds: The hold counters it begins with.
         keep_mode: Whether rackets catch the puck.
@@ -142,7 +142,7 @@ class World:
 
     @property
     def winner(self) -> int:
-        """1 if player one scored last, -1 if player two did, 0 if nobody has."""
+        """1 if player one scored last, -1 if player two did, otherwise 0."""
         return self._referee.winner
 
     def step(self) -> None:

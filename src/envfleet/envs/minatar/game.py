@@ -34,12 +34,12 @@ class MinAtarGame(Kernel):
     render_fps = 10
 
     class State(Kernel.State):
-        """What was done last."""
+        """Last action."""
 
         last_action: int
 
     class Params(Kernel.Params):
-        """How often actions stick, and the action of the list above that each of the action space stands for."""
+        """Probability of sticky actions, and the index into the list above for each action of the space."""
 
         sticky_action_prob: float = 0.1
         action_set: NDArray[np.int32] = np.arange(6, dtype=np.int32)

@@ -33,7 +33,7 @@ class Seaquest(MinAtarGame):
     """MinAtar's Seaquest as a kernel.
 
     The submarine shoots to the side it faces; fish and enemy submarines, which shoot, come from both sides, and so do
-    divers, who are taken on board by touch. Reward 1 for each enemy that is shot. At the surface the oxygen, which
+    divers, which are rescued by contact. Reward 1 for each enemy that is shot. At the surface the oxygen, which
     lasts 200 steps, is filled up at the price of a diver, or for all of six, with a reward of the tenths of oxygen that
     are left; then enemies come and move faster. Terminated when an enemy or its bullet is touched, when the oxygen is
     used up, and at the surface without divers.

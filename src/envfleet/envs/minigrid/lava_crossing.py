@@ -13,7 +13,7 @@ class LavaCrossing(MiniGrid):
     """A room of 9 × 9 cells, walls included, with the goal behind a river of lava, or several that cross.
 
     MiniGrid's `MiniGrid-LavaCrossingS9N1-v0`; a subclass of another odd size has `order` of the size less 3. With
-    `num_crossings=0` there is no river.
+    `num_crossings=0` creates no river.
     """
 
     class State(MiniGrid.State):

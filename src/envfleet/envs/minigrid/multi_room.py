@@ -1,4 +1,4 @@
-"""MultiRoom: walk through a chain of rooms, whose doors are closed, to the goal in the last."""
+"""MultiRoom: walk through a chain of rooms with closed doors to the goal in the last one."""
 
 from __future__ import annotations
 

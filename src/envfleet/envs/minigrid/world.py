@@ -1,4 +1,4 @@
-"""What all MiniGrid kernels share: cells, movement, the field of view, and frames."""
+"""Base of all MiniGrid kernels: cells, movement, the field of view, and frames."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _spread(seen: int, clear: int) -> tuple[int, int]:
 
 
 def begin(state: Any, edge: int) -> None:
-    """Begin an episode in an empty world whose edge is made of one kind of cell."""
+    """Begin an episode in an empty world bordered by one kind of cell."""
     height, width = state.cells.shape
     for y in range(height):
         for x in range(width):

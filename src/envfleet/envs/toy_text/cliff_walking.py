@@ -23,7 +23,7 @@ class CliffWalking(Kernel):
 
     Observation: row × 12 + column. Actions: 0 up, 1 right, 2 down, 3 left; if it is slippery, the walker goes there or
     to either side, each with probability 1/3. Reward -1 a step, and -100 for one over the cliff, which leads back to
-    the start. Terminated on the goal; there is no time limit.
+    the start. Terminated on the goal, without a time limit.
 
     Infos: `prob`, the probability of the move that was made.
 
@@ -36,7 +36,7 @@ class CliffWalking(Kernel):
     render_fps = 4
 
     class State(Kernel.State):
-        """Where the walker stands, and what Gymnasium tells and draws of the last move (-1: none yet)."""
+        """Position of the walker, and the last move for Gymnasium's infos and frames (-1: none yet)."""
 
         row: int
         column: int

@@ -47,7 +47,7 @@ class FrozenLake(Kernel):
     render_fps = 4
 
     class State(Kernel.State):
-        """Where the walker stands, and what Gymnasium tells and draws of the last move (-1: none yet)."""
+        """Position of the walker, and the last move for Gymnasium's infos and frames (-1: none yet)."""
 
         position: int
         last_action: int

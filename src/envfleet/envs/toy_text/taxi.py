@@ -45,7 +45,7 @@ class Taxi(Kernel):
     render_fps = 4
 
     class State(Kernel.State):
-        """Where everyone is; what may still happen; and the direction of the taxi, for its picture."""
+        """Positions of taxi, passenger and destination; remaining events; direction of the taxi for frames."""
 
         row: int
         column: int

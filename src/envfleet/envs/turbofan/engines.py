@@ -1,7 +1,7 @@
 """Turbofan fleets for any number of flights per decision, on programs that are compiled already.
 
 Compiling the kernel takes about half a minute, and the shape of an observation is part of what is compiled. For those
-who host engines for many users, each with blocks of their own, there are two programs, for blocks of at most 10 and at
+that host engines with separate blocks for many users, there are two programs, for blocks of at most 10 and at
 most 50 flights, and observations are cut to what was asked for: rows of a block that were not flown repeat the last
 one, as they do in the kernel for that very number.
 """
@@ -43,7 +43,7 @@ class BlockEngine(KernelEngine):
     """
 
     def __init__(self, num_envs: int, step_size: int, return_all_states: bool, options: Options, **kwargs: Any) -> None:
-        turbofan(step_size)  # refuses what is no number of flights
+        turbofan(step_size)  # rejects an invalid number of flights
         step_size = int(step_size)
         block = SHORT_BLOCK if step_size <= SHORT_BLOCK else max(LONG_BLOCK, step_size)
         kernel, params = choose_kernel(turbofan(), {**kwargs, "step_size": block})

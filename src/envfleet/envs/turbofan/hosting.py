@@ -58,7 +58,7 @@ class EngineHosting(Hosting):
         }
 
     def ending(self, outcome: str, details: Mapping[str, Any]) -> tuple[str, str]:
-        """Tell sales from failures; see `Hosting.ending`."""
+        """Distinguish sales from failures; see `Hosting.ending`."""
         if outcome != "terminated" or "is_failure" not in details:
             return super().ending(outcome, details)
         return ("failure", "bad") if details["is_failure"] else ("sold", "good")

@@ -42,10 +42,10 @@ class Turbofan(Kernel):
     ends inside a block, the last row repeats; `infos["num_rows"]` says how many rows there are. `infos["reason"]` is 0,
     1 (sold) or 2 (failure).
 
-    Options of `make`, besides the parameters: `step_size` (10), `return_all_states` (`True`; otherwise the observation
-    is the last row alone, `(9,)`), `logbook` (`False`; otherwise every row goes on with the engine's flights and
-    repairs so far, which whoever decides could count), and `reveal` (`False`; otherwise infos tell `degradation` and
-    `repairs`, which are hidden).
+    Options of `make`, in addition to the parameters: `step_size` (10), `return_all_states` (`True`; otherwise the
+    observation is the last row alone, `(9,)`), `logbook` (`False`; otherwise every row also has the engine's flights
+    and repairs so far, which the policy could count itself), and `reveal` (`False`; otherwise infos contain the hidden
+    `degradation` and `repairs`).
 
     The wear is a gamma process (J. M. van Noortwijk, 2009) towards a limit with a steep hazard (A. Saxena et al.,
     2008), repairs are imperfect and quicken it (M. Kijima, 1989; H. Pham and H. Wang, 1996), sensors follow M. Arias
@@ -196,7 +196,7 @@ def _value(state: Turbofan.State, params: Turbofan.Params) -> float:
 
 
 def _change_weather(state: Turbofan.State) -> None:
-    """Go on to the next flight's conditions."""
+    """Advance to the conditions of the next flight."""
     ambient = state.ambient + 0.12 * (10.0 - state.ambient) + 0.17 * state.normals[_AMBIENT]
     state.ambient = min(max(ambient, 9.1), 10.9)
     for k in range(3):
@@ -224,13 +224,13 @@ def _repeat_last_row(state: Turbofan.State) -> None:
 def turbofan(
     step_size: int = 10, return_all_states: bool = True, *, logbook: bool = False, reveal: bool = False
 ) -> type[Turbofan]:
-    """Return the kernel for what fixes the shape of observations, and what infos tell.
+    """Return the kernel for the options that determine observation shapes and infos.
 
     Args:
         step_size: Flights per decision, from 1 to 1000.
         return_all_states: Whether an observation holds all rows of the block, or the last alone.
-        logbook: Whether rows go on with the numbers of flights and repairs so far.
-        reveal: Whether infos tell the hidden degradation and the number of repairs.
+        logbook: Append the numbers of flights and repairs so far to each row.
+        reveal: Add the hidden degradation and the number of repairs to the infos.
 
     Raises:
         InvalidArgument: They are something else.

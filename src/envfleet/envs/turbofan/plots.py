@@ -23,7 +23,7 @@ _BLUE, _GREEN, _ORANGE, _RED = "#2f6db5", "#2e8b57", "#d9822b", "#c0392b"
 
 @dataclasses.dataclass
 class EngineLog:
-    """What happened to one engine, decision by decision; filled by `add`.
+    """History of one engine, decision by decision; filled by `add`.
 
     Attributes:
         blocks: Sensor rows of each decision, `(rows, 9)`.
@@ -45,8 +45,8 @@ class EngineLog:
         """Add one decision.
 
         Args:
-            observation: What came of it, `(step_size, 9)`, or `(9,)`, which then stands for every flight; or longer
-                rows, of which the sensors are taken.
+            observation: Resulting observation, `(step_size, 9)`, or `(9,)`, used for every flight; of longer rows only
+                the sensors are used.
             action: The action.
             reward: The block's reward.
             info: The infos of that engine: `num_rows`, `reason`, and `degradation` if revealed.

@@ -1,4 +1,4 @@
-"""What a mechanic would do: judge wear by two sensors, repair above one threshold, sell after enough repairs."""
+"""Threshold policy: estimate wear from two sensors, repair above a threshold, sell after enough repairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured on a turbofan engine: names, units, and how each sensor answers to wear and to the flight."""
+"""Sensors of a turbofan engine: names, units, and response to wear and flight conditions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES: Final = (
 """Sensors in the order of an observation's columns."""
 
 UNITS: Final = ("K", "rpm", "K", "K", "kg/s", "Pa", "rpm", "", "K")
-"""Their units; the flight's phase has none."""
+"""Units of the sensors; the flight phase is dimensionless."""
 
 NUM_SENSORS: Final = len(NAMES)
 

@@ -198,7 +198,7 @@ def test_wrong_calls_are_refused() -> None:
         with pytest.raises(InvalidArgument, match=f"{name}=5 .*expected a dict"):
             env.reset(options=options)  # type: ignore[arg-type]
     env.reset(options={"params": None})
-    with pytest.raises(InvalidArgument, match="there is no setting 'modes'"):
+    with pytest.raises(InvalidArgument, match="unknown setting 'modes'"):
         env.reset(options={"params": {"modes": 1}})
     with pytest.raises(InvalidArgument, match="their sum"):
         env.reset(options={"params": {"defense_share": 0.7}})

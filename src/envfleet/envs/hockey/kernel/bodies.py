@@ -1,4 +1,4 @@
-"""Where bodies are, how they move through one step, and the boxes around them.
+"""Positions of bodies, their motion in one step, and their bounding boxes.
 
 A body has an origin (what players see), a centre of mass (what moves), and for the time of a step a sweep: the centre
 and the angle at its beginning and at its end. Boxes are what pairs are found by: a stored box has a margin and stays
@@ -70,7 +70,7 @@ def placed(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[np.floa
 
 
 def turn(state: Any, body: int) -> None:
-    """Compute cosine and sine of a racket anew; nothing else has any that are needed."""
+    """Update cosine and sine of a racket; no other body needs them."""
     if body < PUCK:
         state.sine[body], state.cosine[body] = sincos(state.angle[body])
 

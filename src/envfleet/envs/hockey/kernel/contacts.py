@@ -1,4 +1,4 @@
-"""What touches what: contacts are looked at once at the beginning of a step, and the referee with them.
+"""Contacts, updated once at the beginning of a step, and the referee that they notify.
 
 After Box2D (E. Catto, zlib licence; see NOTICE).
 """
@@ -17,11 +17,11 @@ from envfleet.envs.hockey.kernel.shapes import EPSILON, NUM_MOVING, ONE, PUCK, R
 from envfleet.kernels import outlined
 
 _TEN_EPSILON = F(10) * EPSILON
-_APART = F(0.2)  # m; so far apart that no contact can come of it, even if a racket turns in between
+_APART = F(0.2)  # m; at this distance no contact is possible, even if a racket turns in between
 
 
 def update_contacts(state: Any) -> None:
-    """Look at all pairs, and forget those that are no longer near each other."""
+    """Check all pairs and remove those whose bounding boxes no longer overlap."""
     for place in range(state.num_pairs - 1, -1, -1):
         pair = state.pairs[place]
         a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]

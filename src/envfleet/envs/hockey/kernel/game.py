@@ -41,7 +41,7 @@ class Hockey(Kernel):
     those of player two are in the infos as `reward_two`, what is played as `mode`. A goal ends a game as `terminated`,
     the limit of its mode as `truncated`: after 251 steps, or 81 in the training modes.
 
-    The engine's rules are written anew after Box2D (E. Catto, zlib licence; see NOTICE), which is not needed.
+    The physics reimplements Box2D's rules (E. Catto, zlib license; see NOTICE); Box2D itself is not needed.
     """
 
     observation_space: ClassVar[Any] = spaces.Box(-np.inf, np.inf, (2, 18), np.float32)
@@ -161,18 +161,18 @@ class Hockey(Kernel):
         seen: _T = array(18, np.float64)  # rounded to float32
 
     class Params(Kernel.Params):
-        """What is played and who plays.
+        """Mode of play and controllers.
 
         Attributes:
             mode: What is played from the next game on: 0 `NORMAL`, 1 `TRAIN_SHOOTING`, 2 `TRAIN_DEFENSE`.
             shooting_share: Chance that a game is `TRAIN_SHOOTING`, whatever `mode` says.
-            defense_share: Likewise for `TRAIN_DEFENSE`.
+            defense_share: The same for `TRAIN_DEFENSE`.
             keep_mode: Whether rackets catch and hold the puck. Without it the hold counters are seen as 0, and the
                 shoot action does nothing.
-            starter: Who gets the puck in `NORMAL`: 1 or 2, or 0 to draw it anew for every game.
-            player_one: Who has the left side, looked at in every step: 0 the action, 1 or 2 the weak or strong
+            starter: Player that gets the puck in `NORMAL`: 1 or 2, or 0 for a random one in each game.
+            player_one: Controller of the left side, read in every step: 0 the action, 1 or 2 the weak or strong
                 scripted player.
-            player_two: Likewise the right side.
+            player_two: Controller of the right side.
         """
 
         mode: int = 0

@@ -1,4 +1,4 @@
-"""When a body that moves through a step first touches something that stands.
+"""Time of impact: when a moving body first touches a static one within a step.
 
 Conservative advancement as in Box2D (E. Catto, "Continuous Collision" (GDC 2013); zlib licence, see NOTICE): along the
 axis between the closest features, find when the deepest point comes near enough; look for the closest features again

@@ -1,4 +1,4 @@
-"""What would fly through a wall: the step is cut at each impact of a body on something that stands, and solved on.
+"""Continuous collision: split the step at each impact of a body on a static one, so that nothing tunnels through walls.
 
 After Box2D's continuous collision (E. Catto, zlib licence; see NOTICE). Rackets and puck do not stop each other like
 this: a fast puck can fly through a racket, as in the public environment.
@@ -71,7 +71,7 @@ def _find_earliest(state: Any) -> tuple[int, np.float32]:
 
 
 def _time(state: Any, pair: int, a: int, b: int) -> np.float32:
-    """When a pair touches, as a share of the step; 1 if it does not."""
+    """Time of impact of a pair as a fraction of the step; 1 without an impact."""
     progress = max(state.progress[a], state.progress[b])
     if state.progress[a] < progress:
         advance_start(state, a, progress)
@@ -84,7 +84,7 @@ def _time(state: Any, pair: int, a: int, b: int) -> np.float32:
 
 
 def _solve_impact(state: Any, pair: int, time: np.float32) -> None:
-    """Stop at an impact, and let the body go on from there."""
+    """Stop a body at its impact and continue from there."""
     a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]
     sweep_a, sweep_b = _sweep(state, a), _sweep(state, b)
     advance(state, a, time)

@@ -1,4 +1,4 @@
-"""Where two shapes touch: one or two points, a normal, and features by which points are known again.
+"""Contact manifold of two shapes: one or two points, a normal, and features that identify points between steps.
 
 A manifold is kept in the frames of its two bodies, so that it moves with them while they are solved: a plane, its
 normal and a point on it, on one body, and points on the other. The method is that of Box2D (E. Catto, zlib licence;

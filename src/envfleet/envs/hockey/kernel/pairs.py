@@ -1,4 +1,4 @@
-"""Which pairs of fixtures are near each other, newest last.
+"""Pairs of fixtures with overlapping bounding boxes, newest last.
 
 A pair exists while the stored boxes overlap, and the order in which pairs came to be is the order in which contacts are
 looked at and solved, so it decides last bits. After Box2D (E. Catto, zlib licence; see NOTICE).
@@ -21,7 +21,7 @@ def fixtures(state: Any, pair: int) -> tuple[int, int]:
 
 
 def find_pairs(state: Any) -> None:
-    """Add the pairs of bodies whose box is new."""
+    """Add pairs for bodies with a new bounding box."""
     if not (state.is_new[RACKET_ONE] or state.is_new[RACKET_TWO] or state.is_new[PUCK]):
         return
     order = 0 if state.is_first_order else 1

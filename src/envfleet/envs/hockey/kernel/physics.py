@@ -1,6 +1,6 @@
 """One physics step: contacts, islands of bodies that touch, and what would fly through a wall.
 
-After Box2D (E. Catto, zlib licence; see NOTICE), whose order of work decides last bits.
+After Box2D (E. Catto, zlib license; see NOTICE); its order of operations determines the last bits.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def begin(state: Any, rng: Any, mode: int, starter: int, keep_mode: bool) -> Non
     state.winner = 0
     state.clock = 0
     state.limit = _LIMITS[mode]
-    # Whoever plays, as that may change during the game.
+    # For any controller, since it can change during the game.
     state.phases[0] = rng.uniform(0.0, c.PHASE_RANGE)
     state.phases[1] = rng.uniform(0.0, c.PHASE_RANGE)
     _inform(state)

@@ -98,7 +98,7 @@ def _pairs() -> list[tuple[int, int]]:
 
 
 def _reversed_order() -> NDArray[np.int64]:
-    """Return the order of the pairs in a game whose fixtures were made the other way round."""
+    """Return the order of pairs in a game that created its fixtures in reverse order."""
     rank = {fixture: k for k, fixture in enumerate((5, 4, 3, 2, 1, 0, 8, 9, 6, 7, 12, 11, 10))}
     keys = [tuple(sorted((rank[a], rank[b]))) for a, b in _PAIRS]
     return np.array(sorted(range(len(_PAIRS)), key=lambda k: keys[k]))
