@@ -217,7 +217,7 @@ def test_a_fleet_that_somebody_else_steps_says_so(place: Place) -> None:
         engine: Any = fleet.engine
         engine._queues[0].seq = 7
         for call in (lambda: fleet.step([0, 1]), lambda: fleet.reset_envs([1])):
-            with pytest.raises(ServiceRefused, match="somebody else") as caught:
+            with pytest.raises(ServiceRefused, match="another program") as caught:
                 call()
             assert (caught.value.status, caught.value.reason) == (409, "out_of_step")
         with envfleet.make("CartPole-v1", 2, backend="serial") as local:  # as the advice has it

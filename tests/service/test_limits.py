@@ -113,7 +113,7 @@ def test_a_long_log_is_made_again_over_several_calls(tmp_path: Path, monkeypatch
     hasty = settings.model_copy(update={"queue_timeout_s": 0.001})
     monkeypatch.setattr("envfleet.service.hosting.memory._CHUNK", 7)
     with process(hasty) as later:
-        with pytest.raises(Busy, match="try again, and it goes on"):
+        with pytest.raises(Busy, match="try again, and it continues"):
             later.step(user, fleet, 29, [1, 0])
         for _ in range(30):
             with contextlib.suppress(Busy):

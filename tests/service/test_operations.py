@@ -99,7 +99,7 @@ def test_tokens_by_command(tmp_path: Path) -> None:
 
     for command in (["create", "ann"], ["list"], ["revoke", "1"], ["rotate", "1"]):
         refused = run("token", *command)
-        assert (refused.exit_code, "there is no database" in refused.stderr) == (2, True)
+        assert (refused.exit_code, "does not exist" in refused.stderr) == (2, True)
     assert not list(tmp_path.iterdir())
     store = Store(database)
     store.migrate()
@@ -116,7 +116,7 @@ def test_tokens_by_command(tmp_path: Path) -> None:
     revived = run("token", "rotate", "1")
     assert (revived.exit_code, "token 1 was revoked" in told(revived)) == (2, True)
     missing = run("token", "revoke", "7")
-    assert (missing.exit_code, "no token with id 7" in missing.stderr) == (2, True)
+    assert (missing.exit_code, "token id 7 does not exist" in missing.stderr) == (2, True)
     many = run("serve", "--workers", "2")
     assert (many.exit_code, "PostgreSQL" in many.stderr) == (2, True)
 
@@ -184,7 +184,7 @@ def test_a_start_that_fails_makes_no_token(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for host, port, advice in (
             ("127.0.0.1", taken.getsockname()[1], "choose another --port"),
-            ("192.0.2.1", 0, "--host 192.0.2.1 is no address of this machine"),
+            ("192.0.2.1", 0, "--host 192.0.2.1 is not an address of this machine"),
         ):
             with pytest.raises(InvalidArgument, match=re.escape(advice)):
                 run_service(settings, host=host, port=port, workers=1, tell=told.append)

@@ -176,7 +176,7 @@ class RemoteEngine(seam.Engine):
             has_frames = self.traits.render_mode is not None
             return self._look_up("frames", "frames") if has_frames else [None] * self.traits.num_envs
         if not name.isidentifier():
-            raise InvalidArgument(f"attribute {name!r} is not shown here: pass the name of one")
+            raise InvalidArgument(f"attribute {name!r} is not an attribute name: pass an identifier")
         return self._look_up(f"attributes/{name}", "values")
 
     def _look_up(self, what: str, name: str) -> list[Any]:

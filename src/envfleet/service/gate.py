@@ -86,7 +86,7 @@ class Gate:
         self._patience_s, self._whole_s = patience_s, whole_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note what came of it."""
+        """Pass a request on and record its result."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -10,7 +10,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 
 class Metrics:
-    """The figures of one process, in a registry of their own."""
+    """Metrics of one process, in a separate registry."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()

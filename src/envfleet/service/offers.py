@@ -43,16 +43,16 @@ class Offer(BaseModel):
     Attributes:
         env: Gymnasium's id.
         module: What to import first, so that it is registered.
-        backend: That of `envfleet.make`, for environments that are no kernels.
+        backend: Backend of `envfleet.make`, for environments that are not kernels.
         workers: Of one fleet, for them.
         step_timeout_s: Seconds that one of them may take for a step or a reset, with a backend that can end it.
         max_num_envs: Of one fleet.
         max_episode_steps: Upper limit; `None` for the registered one.
         options: Arguments that participants may give.
         kwargs: Arguments that the service gives.
-        readable: Attributes of sub-environments that participants may read; nothing that tells of an episode's hidden
+        readable: Attributes of sub-environments that participants may read; nothing that reveals an episode's hidden
             state or of its luck.
-        abandon_penalty: See `Hosting`; without one there are no ranked episodes.
+        abandon_penalty: See `Hosting`; `None` allows no ranked episodes.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -71,13 +71,13 @@ class Offer(BaseModel):
 
     @property
     def hosting(self) -> Hosting:
-        """What else is known of it."""
+        """Hosting options of the environment."""
         hosting: Hosting = find_hosting(self.env)
         return hosting
 
     @property
     def is_kernel(self) -> bool:
-        """Whether its state can be saved."""
+        """True if its state can be saved."""
         return is_kernel(self.spec)
 
     def count_processes(self, num_envs: int) -> int:
@@ -90,7 +90,7 @@ class Offer(BaseModel):
         return find_spec(f"{self.module}:{self.env}" if self.module else self.env)
 
     def version(self) -> str:
-        """Version of the code that it consists of, on which it depends how an episode goes on."""
+        """Version of its code, which determines how an episode continues."""
         module = str(self.spec.entry_point).partition(":")[0].partition(".")[0]
         version = version_of(module)
         return module if version is None else f"{module} {version}"
@@ -105,8 +105,8 @@ class Offer(BaseModel):
             raise InvalidArgument(f"num_envs={num_envs}: {self.env} may have 1 to {self.max_num_envs} in a fleet here")
         if is_ranked and self.abandon_penalty is None:
             raise InvalidArgument(
-                f"mode='ranked': {self.env} has no penalty for abandoned episodes here, so that it is not ranked: pass "
-                "mode='training', or have the service started with --abandon-penalty"
+                f"mode='ranked': {self.env} has no penalty for abandoned episodes, so ranked mode is not available: "
+                "pass mode='training', or have the service started with --abandon-penalty"
             )
         for name, value in options.items():
             if name not in self.options:
@@ -139,13 +139,13 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
 
     Args:
         name: Its id, of which the namespace `envfleet/` may be left out, or `"module:id"`.
-        backend: That of `envfleet.make`, for environments that are no kernels.
+        backend: Backend of `envfleet.make`, for environments that are not kernels.
         has_pictures: Whether participants may see its pictures.
         **limits: Others of the offer's: `workers`, `step_timeout_s`, `max_num_envs`, and `abandon_penalty` for
             environments that state none.
 
     Raises:
-        InvalidArgument: There is no such environment, or no such backend.
+        InvalidArgument: The environment or the backend is unknown.
     """
     if backend not in _BACKENDS:
         raise InvalidArgument(f"backend={backend!r}: pass one of {', '.join(_BACKENDS)}; kernels are compiled anyway")

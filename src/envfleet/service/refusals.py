@@ -1,4 +1,4 @@
-"""Why the service refuses a call: each with its status and code, as the protocol's page lists them."""
+"""Errors of the service, each with the status and code that the protocol's page lists."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Forbidden(Refusal):
 
 
 class NotFound(Refusal):
-    """There is no such thing, or it is somebody else's."""
+    """The object does not exist or belongs to another user."""
 
     status = 404
     code = "not_found"
@@ -76,8 +76,8 @@ class OutOfStep(Refusal):
     def __init__(self, seq: int, expected: int) -> None:
         self.seq = seq
         super().__init__(
-            f"the fleet made {seq} calls, the request expects {expected}: an answer was lost or somebody else uses it, "
-            "too; reset all sub-environments to go on"
+            f"the fleet made {seq} calls, the request expects {expected}: an answer was lost or another program "
+            "uses it; reset all sub-environments to continue"
         )
 
 
@@ -89,7 +89,7 @@ class EpisodeOver(Refusal):
 
 
 class Closed(Refusal):
-    """The fleet is no more."""
+    """The fleet was closed."""
 
     status = 410
     code = "closed"
@@ -138,7 +138,7 @@ class Stopping(Refusal):
 
 
 class Answer(NamedTuple):
-    """What is answered in place of a result: the status of HTTP, the code for programs, the detail for people."""
+    """Error response: HTTP status, code for programs, detail for people."""
 
     status: int
     code: str
@@ -158,7 +158,7 @@ def answer_to(error: Exception) -> Answer:
         return Answer(error.status, error.code, str(error), error.retry_after_s)
     if isinstance(error, EnvfleetError):
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-        if status == 500:  # participants are not told what an environment says of itself
+        if status == 500:  # participants do not get the environment's own message
             _log.error("a call failed", exc_info=error)
         return Answer(status, error.code, _UNTOLD if status == 500 else str(error))
     _log.error("the database failed", exc_info=error)

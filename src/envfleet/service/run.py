@@ -75,7 +75,7 @@ def configure(app: FastAPI | str, **options: Any) -> uvicorn.Config:
 
 
 def _first_token(store: Store) -> str | None:
-    """Return a token of an administrator, if there was none at all."""
+    """Return a new administrator's token if no token exists."""
     tokens = Tokens(store)
     return None if tokens.has_any() else tokens.create("admin", role="admin")
 
@@ -104,7 +104,11 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
-        advice = "choose another --port" if is_port else f"--host {host} is no address of this machine; 0.0.0.0 is all"
+        advice = (
+            "choose another --port"
+            if is_port
+            else f"--host {host} is not an address of this machine; 0.0.0.0 means all addresses"
+        )
         raise InvalidArgument(f"cannot listen on {host}:{port} ({error.strerror}): {advice}") from error
     return listener
 

@@ -97,14 +97,14 @@ class Service:
     # ------------------------------------------------------------------ for requests
 
     async def identify(self, token: str | None) -> Identity:
-        """Return who calls.
+        """Return the identity of the caller.
 
         Raises:
-            Unauthorized: Nobody that is known.
+            Unauthorized: The token is missing, unknown or revoked.
         """
         if not token or len(token) > _MOST_TOKEN_CHARACTERS:
             raise Unauthorized(
-                "there is no token: pass one in the header `Authorization: Bearer TOKEN` or, to /api/v1, `User-Token`"
+                "missing token: pass one in the header `Authorization: Bearer TOKEN` or, to /api/v1, `User-Token`"
             )
         known = self.tokens.remembered(token)
         return await self.in_thread(lambda: self.tokens.check(token)) if known is None else known
@@ -117,7 +117,7 @@ class Service:
         """Run a call of a user's in its turn, off the event loop.
 
         Args:
-            identity: Whose.
+            identity: Identity of the user.
             call: Its name, for the figures.
             work: The call.
 

@@ -1,4 +1,4 @@
-"""What a service is started with."""
+"""Settings of a service."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Settings(BaseModel):
         max_steps_per_day: Steps of sub-environments that a user may make between midnights, UTC; `None` for any number.
         requests_per_s: Calls of one token, on the average; those above wait.
         max_body_bytes: Of a request.
-        queue_timeout_s: How long a call may wait for its turn.
-        max_processes: Worker processes of one service process, for environments that are no kernels; beyond it fleets
-            leave the memory that nobody used for `queue_timeout_s`, or whose user has more of them than the one who
-            asks; if there are none, the call is refused and may be repeated.
-        max_running: Calls that run at the same time; the others wait.
-        idle_timeout_s: Fleets that nobody used for so long are closed.
-        evict_after_s: Fleets that nobody used for so long leave the memory, and come back when they are used.
-        retention_days: How long the events of closed fleets are kept.
+        queue_timeout_s: Maximum time that a call waits in the queue, in seconds.
+        max_processes: Maximum number of worker processes per service process, for environments that are not kernels.
+            At the limit, fleets unused for `queue_timeout_s` and fleets of users with more processes than the caller
+            leave the memory; without such fleets the call is refused and can be repeated.
+        max_running: Maximum number of calls that run at the same time; the others wait.
+        idle_timeout_s: Time without use after which a fleet is closed, in seconds.
+        evict_after_s: Time without use after which a fleet leaves the memory until its next use, in seconds.
+        retention_days: Days for which the events of closed fleets are kept.
         snapshot_every: Events between two snapshots of a fleet.
-        has_public_scores: Whether leaderboards are shown to those who have no token.
-        has_access_log: Whether to write a line of JSON per request to standard output.
+        has_public_scores: Show leaderboards to visitors without a token.
+        has_access_log: Write one line of JSON per request to standard output.
         tend_every_s: How often to look for idle fleets.
     """
 

@@ -1,4 +1,4 @@
-"""Commits of many fleets as one: whoever is first commits what the others have brought in the meantime."""
+"""Group commit: one thread commits the entries of all fleets that have arrived in the meantime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Conflict(Busy):
 
 @dataclasses.dataclass
 class JournalEntry:
-    """What one call did, to be committed as a whole.
+    """Changes of one call, committed as a whole.
 
     Attributes:
         fleets: Rows of new fleets, JSON as text, as in all rows.
@@ -42,7 +42,7 @@ class JournalEntry:
         closed: Ids of fleets that were closed, and when.
         steps: Steps of sub-environments by user.
         most_steps: By user, how many may be made in a day; nothing is written of an entry that goes beyond.
-        most_live_envs: By user, how many sub-environments may be open once the new fleets are; likewise.
+        most_live_envs: Maximum number of open sub-environments including the new fleets, by user.
     """
 
     fleets: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -100,12 +100,12 @@ class Journal:
 
         Raises:
             Conflict: Another process was first; nothing was written.
-            QuotaSpent: It goes beyond a limit; likewise.
+            QuotaSpent: A limit would be exceeded; the entry is not committed.
             sqlalchemy.exc.SQLAlchemyError: The database refuses.
         """
         result: Future[None] = Future()
         self._waiting.append((entry, result))
-        with self._turn:  # whoever had it before may have committed this entry with its own
+        with self._turn:  # the previous holder may have committed this entry with its own
             while not result.done():
                 count = min(len(self._waiting), _MOST_ENTRIES)
                 self._commit_all([self._waiting.popleft() for _ in range(count)])
@@ -115,7 +115,7 @@ class Journal:
         if len(waiting) > 1:
             try:
                 self._write([entry for entry, _ in waiting])
-            except Exception:  # noqa: BLE001, S110 - one of them: each by itself, and whoever waits gets its own
+            except Exception:  # noqa: BLE001, S110 - one entry failed: commit each alone, so that each waiting call gets its own error
                 pass
             else:
                 for _, result in waiting:
@@ -126,7 +126,7 @@ class Journal:
                 self._write([entry])
             except sa.exc.IntegrityError:
                 result.set_exception(Conflict("another call or process uses the fleet: try again", retry_after_s=1.0))
-            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            except Exception as error:  # noqa: BLE001 - passed to the waiting call
                 result.set_exception(error)
             else:
                 result.set_result(None)
@@ -211,7 +211,7 @@ class _Prepared:
 def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:
     """Return the refusal of steps that are too many."""
     return QuotaSpent(
-        f"steps_per_day: {used} of {most} steps were made today, {asked} more were asked: go on tomorrow",
+        f"steps_per_day: {used} of {most} steps were used today, {asked} more were requested: continue tomorrow",
         retry_after_s=(today() + 1) * 86_400 - time.time(),
     )
 

@@ -13,7 +13,7 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """Somebody who may have tokens. `None` for a limit means the service's own."""
+    """User, who may have tokens. A limit of `None` means the service's default."""
 
     __tablename__ = "users"
 
@@ -26,7 +26,7 @@ class User(Base):
 
 
 class Token(Base):
-    """A token, of which only a digest is kept, and its first characters to tell it from others."""
+    """A token, of which only a digest is kept, and its first characters to identify it."""
 
     __tablename__ = "tokens"
 
@@ -39,7 +39,7 @@ class Token(Base):
 
 
 class WebSession(Base):
-    """Somebody's session in a browser; it ends with its token."""
+    """A user's session in a browser; it ends with its token."""
 
     __tablename__ = "web_sessions"
 
@@ -93,7 +93,7 @@ class Episode(Base):
     __table_args__ = (
         Index("episodes_last_begun", "env", "is_ranked", "user_id", "started_at", "env_index"),
         Index("episodes_of_user", "user_id", "ended_at"),
-        UniqueConstraint("fleet_id", "env_index", "first_seq"),  # so that two processes cannot both tell of one
+        UniqueConstraint("fleet_id", "env_index", "first_seq"),  # so that two processes cannot both report one
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -62,7 +62,7 @@ class Scores:
         return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
 
     def metrics(self, env: str, user_id: int, limit: int = COUNTED) -> dict[str, Any]:
-        """Return what the episode protocol tells of a user's last ranked episodes; empty if there are none."""
+        """Return the episode protocol's report of a user's last ranked episodes; empty without episodes."""
         rows = self._last(env, limit, user_id)
         if not rows:
             return {}
@@ -80,7 +80,7 @@ class Scores:
         """Return a user's episodes, the last that ended first: all columns.
 
         Args:
-            user_id: Whose.
+            user_id: Id of the user.
             limit: How many.
             before_id: Only those with a smaller id, for the next page.
         """

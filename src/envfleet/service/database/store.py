@@ -83,7 +83,7 @@ class Store:
         """
         if self.file is not None and not self.file.is_file():
             raise InvalidArgument(
-                f"there is no database {self.file.absolute()}: pass the service's as --database; `envfleet serve` "
+                f"database {self.file.absolute()} does not exist: pass the service's as --database; `envfleet serve` "
                 "makes a new one"
             )
 
@@ -96,7 +96,7 @@ class Store:
         return f"check that {self.file.absolute()} is a file that may be read and written, and is yours alone"
 
     def _close_to_others(self) -> None:
-        """Let nobody but the owner read SQLite's files; it gives those beside the first the same mode."""
+        """Make SQLite's files readable by their owner only; SQLite gives its other files the same mode."""
         if self.file is None:
             return
         os.close(os.open(self.file, os.O_CREAT | os.O_RDWR, 0o600))
@@ -239,7 +239,7 @@ class Store:
         """
         closed = sa.select(FleetRow.id).where(FleetRow.closed_at < before, FleetRow.id.not_in(kept))
         old = [row["id"] for row in self.rows(closed)]
-        for first in range(0, len(old), _FORGOTTEN_AT_ONCE):  # so that nobody waits long for the database
+        for first in range(0, len(old), _FORGOTTEN_AT_ONCE):  # so that no call waits long for the database
             some = old[first : first + _FORGOTTEN_AT_ONCE]
             with self.engine.begin() as connection:
                 for table in (FleetEvent, Snapshot):

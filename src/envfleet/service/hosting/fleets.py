@@ -62,7 +62,7 @@ class Fleets:
         """Make a fleet, or find the one that the same call has made before.
 
         Args:
-            user_id: Whose it will be.
+            user_id: Id of the owner.
             config: What to make.
             key: Of the call.
             most_live_envs: Sub-environments that the user may have in all, if not any number.
@@ -72,7 +72,7 @@ class Fleets:
 
         Raises:
             InvalidArgument: It cannot be made.
-            EnvFailed: Likewise, as its environment raises.
+            EnvFailed: The environment raises.
             QuotaSpent: The user would have too many.
         """
         key = f"{user_id}:{key}"
@@ -112,9 +112,9 @@ class Fleets:
         """Return a fleet of one like a stored one, which only the caller knows and closes; and how many that one has.
 
         Raises:
-            Closed: The other one is no longer kept, or ran another version of its environment.
+            Closed: The other episode was deleted, or ran another version of its environment.
             InvalidArgument: Its environment is not hosted any more, or cannot be made.
-            EnvFailed: Likewise, as its environment raises.
+            EnvFailed: The environment raises.
         """
         row = self._store.load_fleet(fleet_id)
         if row is None:
@@ -130,16 +130,16 @@ class Fleets:
         """Lend this thread alone a fleet, brought back from the database where it is not in memory.
 
         Args:
-            user_id: Whose it must be; `None` for anybody's, which does not count as a use.
+            user_id: Id of the required owner; `None` accepts any owner and does not count as a use.
             fleet_id: The fleet.
             is_counted: Whether the caller says which count it expects, so that an old view would be noticed; else the
                 fleet catches up with other processes first.
 
         Raises:
-            NotFound: There is none, or it is somebody else's.
+            NotFound: The fleet does not exist or has another owner.
             Closed: It was closed.
             Busy: Another call took too long, or it has more to make again than can be done while a call waits: the
-                next call goes on with it.
+                next call continues with it.
         """
         while True:
             hosted = self._memory.bring(user_id, fleet_id)
@@ -257,12 +257,12 @@ class Fleets:
         """Close a fleet; its running episodes are abandoned. Nothing happens if it was closed before.
 
         Args:
-            user_id: Whose it must be; `None` for anybody's.
+            user_id: Id of the required owner; `None` accepts any owner.
             fleet_id: Its id.
             unused_since: Only if it was not used since.
 
         Raises:
-            NotFound: There is none, or it is somebody else's.
+            NotFound: The fleet does not exist or has another owner.
             Busy: Another call or process is using it, or it takes too long to be brought back.
         """
         now = time.time()
@@ -277,7 +277,7 @@ class Fleets:
         except (Closed, EnvFailed, InvalidArgument) as error:
             if self._store.is_closed(fleet_id):
                 return
-            # Its environment is of another version, fails or is not hosted any more: nobody can go on with it.
+            # Its environment has another version, fails or is no longer hosted: it cannot continue.
             _log.warning("fleet %s is closed without its running episodes: %s", fleet_id, error, exc_info=True)
             seq, episodes = self._store.count_events(fleet_id), []
         # This takes the place of a call, so that no process can make one later.
@@ -307,7 +307,7 @@ class Fleets:
         )
 
     def close(self) -> None:
-        """Release all fleets; they go on after the next start. One whose environment hangs is left as it is."""
+        """Release all fleets; they continue after the next start. A fleet whose environment hangs stays as it is."""
         held = self._memory.all()
         self._note_uses(held)
         deadline = time.monotonic() + _CLOSE_S

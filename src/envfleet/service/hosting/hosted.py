@@ -31,7 +31,7 @@ _MOST_LISTED = 256  # episodes of training fleets with more sub-environments are
 
 
 class FleetConfig(BaseModel):
-    """What a fleet was made of; stored.
+    """Configuration of a fleet; stored.
 
     Attributes:
         env: Gymnasium's id.
@@ -55,7 +55,7 @@ class FleetConfig(BaseModel):
 
 
 class Made(NamedTuple):
-    """What came of an event.
+    """Result of an event.
 
     Attributes:
         reply: For the client, as values that `pack` takes.
@@ -75,7 +75,7 @@ class HostedFleet:
 
     Args:
         fleet_id: Its id.
-        user_id: Whose it is.
+        user_id: Id of the owner.
         offer: Of its environment.
         config: What to make.
 
@@ -137,8 +137,8 @@ class HostedFleet:
         """Make an event: now, or again.
 
         Raises:
-            InvalidArgument: It is none that this fleet can make; nothing was done.
-            ResetNeeded: Likewise, since something must be reset before.
+            InvalidArgument: This fleet cannot perform the event; nothing was done.
+            ResetNeeded: A sub-environment must be reset first; nothing was done.
             EnvFailed: An environment raised; the fleet must not be used any more.
         """
         makers = {"reset": self._reset, "step": self._step}
@@ -194,7 +194,7 @@ class HostedFleet:
 
     @property
     def owner(self) -> dict[str, Any]:
-        """What rows of its episodes have in common."""
+        """Columns shared by all its episodes."""
         return {"fleet_id": self.fleet_id, "user_id": self.user_id, "env": self.config.env}
 
     def count_running(self, rows: Any) -> int:
@@ -230,7 +230,7 @@ class HostedFleet:
         return pack({"arrays": arrays, "params": dict(state.params), "meter": self.meter.columns})
 
     def load(self, seq: int, body: bytes) -> None:
-        """Go on where `save` was called."""
+        """Continue from the state at `save`."""
         saved = unpack(body)
         self.fleet.reset(seed=0)
         forms = self.fleet.get_state().arrays
@@ -248,7 +248,7 @@ class HostedFleet:
         self.is_open = False
         try:
             self.fleet.close()
-        except SubEnvError as error:  # everything is released, and nobody can mend it
+        except SubEnvError as error:  # everything is released, and the error cannot be handled here
             _log.warning("fleet %s is closed, though its environment failed to: %s", self.fleet_id, error)
         finally:
             self.when_closed()

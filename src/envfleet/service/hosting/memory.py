@@ -63,13 +63,13 @@ class Memory:
         """Return a fleet; one that is not in memory is built again, as of its last snapshot or its beginning.
 
         Args:
-            user_id: Whose it must be; `None` for anybody's.
+            user_id: Id of the required owner; `None` accepts any owner.
             fleet_id: Its id.
 
         Raises:
-            NotFound: There is none, or it is somebody else's.
+            NotFound: The fleet does not exist or has another owner.
             Closed: It was closed, or ran another version of its environment.
-            Busy: There is no room for its worker processes.
+            Busy: No worker processes are free.
             InvalidArgument: Its environment is not hosted any more, or cannot be made.
             EnvFailed: Its environment raises.
         """
@@ -117,14 +117,14 @@ class Memory:
 
         Args:
             fleet_id: Its id.
-            user_id: Whose it is.
+            user_id: Id of the owner.
             config: What to make.
             snapshot: `(seq, body)` of the state in which it begins, if there is one.
 
         Raises:
             InvalidArgument: It cannot be made.
-            EnvFailed: Likewise, as its environment raises.
-            Busy: There is no room for its worker processes at present.
+            EnvFailed: The environment raises.
+            Busy: No worker processes are free.
         """
         offer = find_offer(self._settings.offers, config.env)
 
@@ -151,7 +151,7 @@ class Memory:
 
         Raises:
             Closed: It was closed.
-            Busy: There are more of them; the next call goes on.
+            Busy: More events remain; the next call continues.
             EnvFailed: One of them cannot be made again.
         """
         deadline, hosted.is_behind = time.monotonic() + self._settings.queue_timeout_s, True
@@ -165,7 +165,7 @@ class Memory:
                     done, of = hosted.seq, self._store.count_events(hosted.fleet_id)
                     raise Busy(
                         f"fleet {hosted.fleet_id!r} is being brought back, {done} of {of} calls are made again: try "
-                        "again, and it goes on",
+                        "again, and it continues",
                         retry_after_s=1.0,
                     )
             if len(events) < _CHUNK:
@@ -186,7 +186,7 @@ class Memory:
             ) from error
 
     def drop(self, hosted: HostedFleet) -> None:
-        """Put a fleet out of memory; hold its lock. Whoever uses it next gets it as the database has it."""
+        """Evict a fleet from memory while its lock is held. The next use restores it from the database."""
         with self._lock:
             if self._held.get(hosted.fleet_id) is hosted:
                 del self._held[hosted.fleet_id]
@@ -207,7 +207,7 @@ class Memory:
 
 
 def _unknown(fleet_id: str) -> NotFound:
-    return NotFound(f"there is no fleet {fleet_id[:80]!r}")
+    return NotFound(f"fleet {fleet_id[:80]!r} does not exist")
 
 
 def _closed(fleet_id: str) -> Closed:

@@ -1,4 +1,4 @@
-"""What every sub-environment's running episode amounts to so far, and the episodes that ended in a call."""
+"""Return, length and events of each running episode, and the episodes that ended in a call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Meter:
     Args:
         num_envs: How many.
         hosting: What else is counted of its environment.
-        lists_all: Whether to tell of every episode that ended; else of ranked ones only.
+        lists_all: Report every ended episode instead of only ranked ones.
 
     Attributes:
         columns: By name, `(num_envs,)` each: `is_running` (begun and not ended), `is_ranked`, `returns`, `lengths` (in
@@ -81,9 +81,9 @@ class Meter:
         """Count a step.
 
         Args:
-            rows: Which were stepped. Those whose episode had ended are not counted.
+            rows: Stepped rows. Rows with an ended episode are not counted.
             actions: Of each of them.
-            step: What came of it, an entry for each of them.
+            step: Result of the step, one entry per row.
             seq: The fleet's count.
             at: The time.
 

@@ -56,7 +56,7 @@ def space_to_plain(space: gym.Space[Any]) -> dict[str, Any]:
     """Return a space as values that `pack` takes.
 
     Raises:
-        InvalidArgument: It is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
+        InvalidArgument: The space is not a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple.
     """
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": [[name, space_to_plain(each)] for name, each in space.spaces.items()]}

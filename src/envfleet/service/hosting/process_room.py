@@ -1,4 +1,4 @@
-"""Room for the worker processes of fleets: how many there are, and who makes room for whom."""
+"""Limit on worker processes of fleets, and eviction of fleets when the limit is reached."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ProcessRoom:
         """Make a fleet when there is room for its processes; they count until it is closed.
 
         Args:
-            user_id: Whose it is.
+            user_id: Id of the owner.
             num_processes: That it will have.
             make: Makes it.
 
         Raises:
-            Busy: There is no room at present.
+            Busy: No worker processes are free.
             InvalidArgument: There never will be.
         """
         if num_processes > self._most:
@@ -72,11 +72,11 @@ class ProcessRoom:
             self._by_user[user_id] -= num_processes
 
     def _movable(self, user_id: int, num_processes: int) -> list[HostedFleet]:
-        """Fleets that may make room: those of the user who has most come first, then what was used longest ago.
+        """Return fleets to evict, in order: those of the user with most processes first, least recently used first.
 
-        What was used a moment ago stays, as it would soon be made again, call by call. Only a user who has more than
-        the other would have then must make room with such fleets, too: so nobody can take all places for good, and
-        no two users take them from each other in turn.
+        Recently used fleets stay, since the next call would rebuild them. Only a user who would still have more
+        processes than the caller loses recently used fleets: no user can hold all places forever, and two users
+        cannot evict each other in turn.
         """
         by_user, unused_since = self._by_user, time.time() - self._unused_s
         enough = by_user[user_id] + num_processes

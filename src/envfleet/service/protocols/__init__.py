@@ -1,1 +1,1 @@
-"""What programs may ask of a service: the fleet protocol, the episode protocol, administration."""
+"""HTTP interfaces of the service: the fleet protocol, the episode protocol, administration."""

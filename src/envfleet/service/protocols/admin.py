@@ -53,7 +53,7 @@ async def _administered(request: Request) -> Service:
 
     Raises:
         Unauthorized: The token is missing or unknown.
-        Forbidden: It is somebody else's.
+        Forbidden: The token belongs to another user.
     """
     service, identity = await caller(request)
     if identity.role != "admin":

@@ -1,4 +1,4 @@
-"""What the calls of the episode protocol do; run in threads."""
+"""Implementation of the episode protocol's calls; runs in threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEFT_ALONE_S = 60.0
 _TOLD = (NotFound, Closed, InvalidArgument, EpisodeOver)  # what one episode of several may be answered
 Reply = dict[str, Any]
 Result = Reply | EnvfleetError
-"""What came of an episode's part in a call, or why it had none."""
+"""Result of a call for one episode, or the reason for its failure."""
 
 
 def find_episode_offer(offers: Iterable[Offer], name: str | None = None) -> tuple[Offer, EpisodeProtocol]:
@@ -143,12 +143,12 @@ class EpisodeCalls:
     # ------------------------------------------------------------------ resetting
 
     def reset_one(self, asked: ResetEpisode) -> Reply:
-        """Begin one anew."""
+        """Reset one episode."""
         result = _require(self._reset([asked.episode_id], [asked.seed])[0])
         return {"observation": result["observation"], "new_episode_id": result["id"], "info": {}}
 
     def reset_many(self, body: bytes) -> Reply:
-        """Begin some anew; what cannot be is told in its place."""
+        """Reset several episodes; failures are returned in place of their results."""
         asked = read(ResetEpisodes, body, is_json=True)
         seeds = asked.seeds or [None] * len(asked.episode_ids)
         if len(seeds) != len(asked.episode_ids):
@@ -182,7 +182,7 @@ class EpisodeCalls:
         return {**result, "step": told["step"], "info": {**info, "reason": told["reason"], "info": inner}}
 
     def step_many(self, body: bytes) -> Reply:
-        """Decide for some episodes; what cannot be done is told in its place."""
+        """Step several episodes; failures are returned in place of their results."""
         actions = read(StepEpisodes, body, is_json=True).episode_actions
         results = [
             _refused(asked, result) if isinstance(result, Exception) else result
@@ -243,7 +243,7 @@ class EpisodeCalls:
     def _by_fleet(
         self, episode_ids: Sequence[str], work: Callable[[HostedFleet, Mapping[int, int]], dict[int, Result]]
     ) -> list[Result]:
-        """Return a result for each episode; raises what is no answer to one of them, unless something was done.
+        """Return a result for each episode; raise an error that concerns no single episode, unless something was done.
 
         Args:
             episode_ids: The episodes.
@@ -255,7 +255,7 @@ class EpisodeCalls:
             # The number behind fleet and row is not asked for: an old id means the episode that took its place.
             parts = _EPISODE_ID.fullmatch(episode_id)
             if parts is None:
-                results[place] = NotFound(f"there is no episode {episode_id[:80]!r}")
+                results[place] = NotFound(f"episode {episode_id[:80]!r} does not exist")
             elif int(parts[2]) in groups[parts[1]]:
                 results[place] = InvalidArgument("the episode is named twice in one call")
             else:
@@ -264,7 +264,7 @@ class EpisodeCalls:
             try:
                 with self._fleets.use(self._identity.user_id, fleet_id) as fleet:
                     if fleet.config.kind != "episodes" or max(places) >= fleet.config.num_envs:
-                        raise NotFound("there is no such episode")
+                        raise NotFound("the episode does not exist")
                     found = work(fleet, places)
             except EnvfleetError as error:
                 found = dict.fromkeys(places, error)

@@ -71,7 +71,7 @@ async def get_latest_state(episode_id: str, request: Request, user_token: UserTo
 
 @router.post("/episode/reset")
 async def reset_episode(asked: ResetEpisode, request: Request, user_token: UserToken = None) -> Reply:
-    """Begin anew."""
+    """Reset an episode."""
     return await _run(request, user_token, EpisodeCalls.reset_one, asked)
 
 
@@ -83,7 +83,7 @@ async def step_episode(asked: StepEpisode, request: Request, user_token: UserTok
 
 @router.post("/episode/vectorized_reset", openapi_extra=json_of(ResetEpisodes))
 async def reset_episodes(request: Request, user_token: UserToken = None) -> Reply:
-    """Begin some episodes anew."""
+    """Reset several episodes."""
     return await _run(request, user_token, EpisodeCalls.reset_many, await request.body())
 
 

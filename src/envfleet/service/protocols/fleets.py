@@ -21,7 +21,7 @@ scores_router = APIRouter(prefix="/api/v2", tags=["fleets"])
 async def create_fleet(request: Request) -> Response:
     """Make a fleet."""
     service, identity = await caller(request)
-    body = await request.body()  # of somebody who may send one
+    body = await request.body()  # after authentication
 
     def work() -> bytes:
         asked = read(CreateFleet, body)
@@ -72,7 +72,7 @@ async def step_fleet(fleet: str, request: Request) -> Response:
 async def _call(fleet: str, request: Request, verb: str, schema: type[ResetFleet | StepFleet]) -> Response:
     """Have a fleet do something; the fields of the body are those of the event."""
     service, identity = await caller(request)
-    body = await request.body()  # of somebody who may send one
+    body = await request.body()  # after authentication
 
     def work() -> tuple[bytes, bool]:
         asked = read(schema, body)
@@ -95,7 +95,7 @@ async def close_fleet(fleet: str, request: Request) -> Response:
 
 @router.get("/me", response_class=Response)
 async def me(request: Request) -> Response:
-    """Return who the token belongs to, and what is used of the quotas."""
+    """Return the token's user and the used part of the quotas."""
     service, identity = await caller(request)
     quota = await service.in_thread(lambda: service.quotas.used(identity))
     return reply_with(pack({"user": identity.name, "role": identity.role, "quota": quota}))

@@ -1,4 +1,4 @@
-"""Requests and replies: whose they are, binary bodies, and routes that read no body before its token is checked."""
+"""Requests and replies: authentication, binary bodies, and routes that check the token before they read the body."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _S = TypeVar("_S", bound=Schema)
 BINARY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
 }
-"""Of calls whose body is packed."""
+"""Media type of MessagePack bodies."""
 
 
 def json_of(schema: type[Schema]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def bearer(request: Request) -> str | None:
 
 
 async def caller(request: Request) -> tuple[Service, Identity]:
-    """Return the service, and who calls it.
+    """Return the service and the identity of the caller.
 
     Raises:
         Unauthorized: The token is missing or unknown.
@@ -55,7 +55,7 @@ def read(schema: type[_S], body: bytes, *, is_json: bool = False) -> _S:
     """Return a request's body, checked.
 
     Raises:
-        WireError: It is no MessagePack, if it has to be.
+        WireError: The body is not MessagePack although it must be.
         InvalidArgument: It is something else than `schema` says.
     """
     try:

@@ -1,4 +1,4 @@
-"""What requests must look like, at the edge of both protocols."""
+"""Schemas of the requests of both protocols."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CreateFleet(Schema):
 
 
 class FleetCall(Schema):
-    """What every call that changes a fleet has."""
+    """Fields of every call that changes a fleet."""
 
     seq: Count
     key: Key

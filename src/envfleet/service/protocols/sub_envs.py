@@ -40,7 +40,7 @@ async def _look(fleet: str, request: Request, verb: str, look: Any) -> Response:
             except (InvalidArgument, ResetNeeded):
                 raise
             except Exception as error:
-                if not isinstance(error, (SubEnvError, WireError)):  # after these a fleet goes on
+                if not isinstance(error, (SubEnvError, WireError)):  # the fleet continues after these
                     service.fleets.drop(hosted)
                 raise failed(error) from error
 
@@ -51,7 +51,7 @@ def _attribute(hosted: HostedFleet, name: str) -> list[Any]:
     if name not in hosted.readable:
         shown = ", ".join(hosted.readable) or "none"
         raise InvalidArgument(
-            f"attribute {name!r} of {hosted.config.env} is not shown here: it may tell what is hidden; shown: {shown}"
+            f"attribute {name!r} of {hosted.config.env} is not readable (it may reveal hidden state); readable: {shown}"
         )
     return list(hosted.fleet.get_attr(name))
 

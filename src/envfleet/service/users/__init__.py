@@ -1,1 +1,1 @@
-"""Who may call a service, and how much."""
+"""Authentication and quotas."""

@@ -28,7 +28,7 @@ _MOST_REMEMBERED = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Who a token belongs to.
+    """Identity: the user of a token.
 
     Attributes:
         user_id: The user's.
@@ -36,7 +36,7 @@ class Identity:
         role: `"participant"` or `"admin"`.
         token_id: Of the token.
         max_live_envs: The user's own limit, or `None`.
-        max_steps_per_day: Likewise.
+        max_steps_per_day: Maximum number of steps per day; `None` for the service's limit.
     """
 
     user_id: int
@@ -48,7 +48,7 @@ class Identity:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the user may administer."""
+        """True for administrators."""
         return self.role == "admin"
 
 
@@ -65,15 +65,15 @@ class Tokens:
         self._remembered: dict[str, tuple[float, Identity]] = {}
 
     def remembered(self, token: str) -> Identity | None:
-        """Return who a token belongs to, if that was checked moments ago."""
+        """Return the cached user of a token, if it was checked moments ago."""
         found = self._remembered.get(digest_of(token))
         return found[1] if found is not None and found[0] > time.monotonic() else None
 
     def check(self, token: str) -> Identity:
-        """Return who a token belongs to.
+        """Return the user of a token.
 
         Raises:
-            Unauthorized: To nobody, or it was revoked: there is no difference.
+            Unauthorized: The token is unknown or revoked; the error is the same.
         """
         digest = digest_of(token)
         query = (
@@ -94,7 +94,7 @@ class Tokens:
         return identity
 
     def forget(self) -> None:
-        """Check all tokens anew."""
+        """Clear the cache of checked tokens."""
         with self._lock:
             self._remembered.clear()
 
@@ -106,13 +106,13 @@ class Tokens:
         max_live_envs: int | None = None,
         max_steps_per_day: int | None = None,
     ) -> str:
-        """Make a token, and the user if there is none of that name.
+        """Create a token, and the user if the name is new.
 
         Args:
             name: The user's.
             role: The user's; a new one is a participant if it is not given.
             max_live_envs: The user's limit, instead of the service's.
-            max_steps_per_day: Likewise.
+            max_steps_per_day: Maximum number of steps per day; `None` for the service's limit.
 
         Returns:
             The token, which cannot be shown again.
@@ -139,7 +139,7 @@ class Tokens:
         """Make a token worthless; nothing happens if it is.
 
         Raises:
-            InvalidArgument: There is no such token, or no administrator would have one any more.
+            InvalidArgument: The token does not exist, or it is the last one of any administrator.
         """
         admins = sa.select(User.id).where(User.role == "admin")
         left = sa.select(Token.id).where(Token.user_id.in_(admins), Token.revoked_at.is_(None))
@@ -156,7 +156,7 @@ class Tokens:
         """Revoke a token and make another for the same user; returns it.
 
         Raises:
-            InvalidArgument: There is no such token, or it was revoked.
+            InvalidArgument: The token does not exist or was revoked.
         """
         with self._engine.begin() as connection:
             revoked = _revoke(connection, token_id)
@@ -205,6 +205,6 @@ def _revoke(connection: sa.Connection, token_id: int) -> tuple[int, str] | None:
     owner = sa.select(Token.user_id, User.role).join(User, User.id == Token.user_id).where(Token.id == token_id)
     found = connection.execute(owner).first()
     if found is None:
-        raise InvalidArgument(f"there is no token with id {token_id}: `envfleet token list` shows them")
+        raise InvalidArgument(f"token id {token_id} does not exist: `envfleet token list` shows all ids")
     revoking = sa.update(Token).where(Token.id == token_id, Token.revoked_at.is_(None)).values(revoked_at=time.time())
     return (found.user_id, found.role) if connection.execute(revoking).rowcount else None

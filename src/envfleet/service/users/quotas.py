@@ -1,4 +1,4 @@
-"""How much a user may do, and calls that wait for their turn rather than being refused."""
+"""Quotas of users, and the queue of calls that exceed a rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BURST_S = 2.0
 class Turns:
     """Lets so many calls run at a time, and so many a second of each token; the others wait, up to a deadline.
 
-    Nobody has more than half of the turns, so that one user's slow calls do not stop all others.
+    No user gets more than half of the slots, so that one user's slow calls do not stop all others.
 
     Args:
         settings: The limits.
@@ -73,11 +73,11 @@ class Turns:
 
 
 class Quotas:
-    """What users hold and have used.
+    """Open sub-environments and used steps of users.
 
     Args:
         store: The database.
-        settings: The limits of users that have none of their own.
+        settings: Default limits of users.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:

@@ -75,7 +75,7 @@ async def own_page(request: Request, before: _Before = None) -> HTMLResponse:
 
 @router.get("/participants/{user_id}")
 async def participant(user_id: _Id, request: Request, before: _Before = None) -> HTMLResponse:
-    """Anybody's page, for an administrator."""
+    """Page of any user, for an administrator."""
     visitor, site = await require_admin(request), site_of(request)
     row = await site.service.in_thread(lambda: site.reading.user(user_id))
     of = Identity(user_id, row["name"], row["role"], 0, row["max_live_envs"], row["max_steps_per_day"])
@@ -122,7 +122,7 @@ def _place(site: Site, env: str, name: str) -> dict[str, Any] | None:
 
 @router.get("/episodes/{episode_id}")
 async def episode_page(episode_id: _Id, request: Request) -> HTMLResponse:
-    """Return an episode, step by step: the visitor's own, or anybody's for an administrator."""
+    """Return an episode step by step: the visitor's own, or any user's for an administrator."""
     visitor, site = await require_visitor(request), site_of(request)
     whose = None if visitor.is_admin else visitor.user_id
 

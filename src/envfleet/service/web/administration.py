@@ -82,7 +82,9 @@ def _limit(name: str, text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and int(text) < 2**31):
-        raise InvalidArgument(f"{name}: {text!r} is no whole number below {2**31:,}; leave it empty for the service's")
+        raise InvalidArgument(
+            f"{name}: {text!r} is not a whole number below {2**31:,}; leave it empty for the service's limit"
+        )
     return int(text)
 
 

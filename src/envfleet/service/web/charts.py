@@ -23,7 +23,7 @@ class Chart:
     Attributes:
         title: What is shown.
         unit: Of the values.
-        summary: The same in words, for those who do not see it.
+        summary: The chart in words, for screen readers.
         width: Of the box.
         height: Of the box.
         frame: `(left, top, right, bottom)` of the plot in it.
@@ -90,7 +90,7 @@ def draw(
 
     kept, kept_dots = _thin(y), _thin(cloud)
     line = points(x[kept], y[kept])
-    faint = points(x[kept_dots], cloud[kept_dots]) if len(cloud) or len(y) > 1 else line  # one point is no line
+    faint = points(x[kept_dots], cloud[kept_dots]) if len(cloud) or len(y) > 1 else line  # a line needs two points
     return Chart(
         title=title,
         unit=unit,

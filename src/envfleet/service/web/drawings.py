@@ -1,4 +1,4 @@
-"""Which charts a page shows: an episode's, and a score over time."""
+"""Charts of the pages: an episode, and a score over time."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def moment(at: float | None) -> str:
 
 
 def short(env: str) -> str:
-    """Return an environment's id, without our namespace where nobody else's has that name.
+    """Return an environment's id, without the namespace `envfleet/` if the name is unique.
 
     >>> short("envfleet/GridWorld-v0"), short("envfleet/CartPole-v1")
     ('GridWorld-v0', 'envfleet/CartPole-v1')

@@ -1,4 +1,4 @@
-"""What pages show of users, besides their scores."""
+"""Queries of the pages about users, except their scores."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Reading:
         """Return a user, all columns.
 
         Raises:
-            NotFound: There is none.
+            NotFound: The user does not exist.
         """
         return self._one(sa.select(User.__table__).where(User.id == user_id))
 
     def _one(self, query: sa.Select[Any]) -> dict[str, Any]:
         rows = self._store.rows(query)
         if not rows:
-            raise NotFound("there is no such page")
+            raise NotFound("this page does not exist")
         return rows[0]
 
     def users(self) -> list[dict[str, Any]]:
@@ -67,11 +67,11 @@ class Reading:
         """Return an episode that is over, all columns.
 
         Args:
-            user_id: Whose it must be; `None` for anybody's.
+            user_id: Id of the required owner; `None` accepts any owner.
             episode_id: Its id.
 
         Raises:
-            NotFound: There is none, or it is somebody else's.
+            NotFound: The episode does not exist or belongs to another user.
         """
         query = sa.select(Episode.__table__).where(Episode.id == episode_id)
         if user_id is not None:

@@ -58,10 +58,10 @@ class Replays:
             timeout_s: When to give up.
 
         Raises:
-            Closed: It is no longer known what happened in it, or it would take too long to find out.
+            Closed: The episode's events were deleted, or are too many to replay.
             InvalidArgument: Its environment is not hosted any more.
             EnvFailed: The environment cannot be made, or fails.
-            Busy: There is no room for a worker process.
+            Busy: No worker process is free.
         """
         if (known := self._known.get(episode["id"])) is not None:
             return known

@@ -1,4 +1,4 @@
-"""Who has signed in: a random id in a cookie, of which the database holds a digest."""
+"""Browser sessions: a random id in a cookie; the database stores its digest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sessions:
         self._engine = store.engine
 
     def begin(self, identity: Identity) -> str:
-        """Begin a session of whoever a token belongs to; returns its id, which only the browser keeps."""
+        """Start a session for the user of a token; return its id, which only the browser keeps."""
         session_id, now = secrets.token_urlsafe(32), time.time()
         values = {"digest": digest_of(session_id), "token_id": identity.token_id, "expires_at": now + LIFETIME_S}
         with self._engine.begin() as connection:
@@ -35,7 +35,7 @@ class Sessions:
         return session_id
 
     def find(self, session_id: str) -> Identity | None:
-        """Return who a session belongs to; `None` if it ended or its token was revoked."""
+        """Return the user of a session; `None` if it ended or its token was revoked."""
         if not session_id or len(session_id) > _MOST_CHARACTERS:
             return None
         query = (
@@ -52,6 +52,6 @@ class Sessions:
         return None if row is None else Identity(*row)
 
     def end(self, session_id: str) -> None:
-        """End a session; nothing happens if there is none."""
+        """End a session, if it exists."""
         with self._engine.begin() as connection:
             connection.execute(sa.delete(WebSession).where(WebSession.digest == digest_of(session_id)))

@@ -1,4 +1,4 @@
-"""What all pages share: who visits, how they are rendered, their headers, and what refusals look like."""
+"""Shared parts of all pages: the visitor, rendering, headers, and error pages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HEADERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """What the pages of one service need.
+    """Context of the pages of one service.
 
     Attributes:
         service: The service.
@@ -60,11 +60,11 @@ class Site:
 
 
 class SignInNeeded(Exception):
-    """The page is for those who signed in."""
+    """The page requires a signed-in visitor."""
 
 
 class PageRoute(APIRoute):
-    """A route whose refusals are pages, too."""
+    """Route that answers errors with pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, with headers, refusals and the way to sign in."""
@@ -99,7 +99,7 @@ def site_of(request: Request) -> Site:
 
 
 async def visitor_of(request: Request) -> Identity | None:
-    """Return who visits, if somebody signed in."""
+    """Return the visitor, or `None` without a session."""
     session_id = request.cookies.get(COOKIE)
     if not session_id:
         return None
@@ -108,10 +108,10 @@ async def visitor_of(request: Request) -> Identity | None:
 
 
 async def require_visitor(request: Request) -> Identity:
-    """Return who visits.
+    """Return the visitor.
 
     Raises:
-        SignInNeeded: Nobody signed in.
+        SignInNeeded: The visitor has not signed in.
     """
     visitor = await visitor_of(request)
     if visitor is None:
@@ -123,23 +123,23 @@ async def require_admin(request: Request) -> Identity:
     """Return which administrator visits. To others such pages do not exist.
 
     Raises:
-        SignInNeeded: Nobody signed in.
-        NotFound: Somebody else.
+        SignInNeeded: The visitor has not signed in.
+        NotFound: The visitor is not an administrator.
     """
     visitor = await require_visitor(request)
     if not visitor.is_admin:
-        raise NotFound("there is no such page")
+        raise NotFound("this page does not exist")
     return visitor
 
 
 def _check_origin(request: Request) -> None:
-    """Check that a form comes from a page of ours; browsers tell.
+    """Check that a form was sent from a page of this service, by the browser's headers.
 
     Raises:
         Forbidden: It comes from another site.
     """
     relation, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if relation is None and origin is not None:  # a browser tells the relation only over HTTPS and on one machine
+    if relation is None and origin is not None:  # browsers send this header only over HTTPS and on localhost
         relation = "same-origin" if origin.partition("://")[2] == request.headers.get("host") else "cross-site"
     if relation not in (None, "same-origin", "none"):
         raise Forbidden("the form was sent by another site: open the page here and send it from there")
@@ -195,7 +195,7 @@ def show(name: str, visitor: Identity | None, *, status: int = 200, **values: An
 
     Args:
         name: Of its template.
-        visitor: Who sees it.
+        visitor: The visitor.
         status: Of HTTP.
         values: For the template.
     """
