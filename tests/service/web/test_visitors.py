@@ -99,8 +99,8 @@ def test_a_form_that_cannot_be_done_says_why(visit: httpx.Client, admin: Caller,
     for form, why in (
         ({"name": "a/b"}, "without slashes"),
         ({"name": ""}, "1 to 100 characters"),
-        ({"name": "ok", "max_live_envs": "-3"}, "no whole number"),
-        ({"name": "ok", "max_steps_per_day": "²"}, "no whole number"),
+        ({"name": "ok", "max_live_envs": "-3"}, "not a whole number"),
+        ({"name": "ok", "max_steps_per_day": "²"}, "not a whole number"),
         ({"name": "ok", "role": "king"}, "not complete"),
     ):
         response = visit.post("/admin/tokens", data=form)
