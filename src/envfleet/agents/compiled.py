@@ -21,7 +21,7 @@ from envfleet.machine import whole_cores
 from envfleet.native.compiling import compile_function, compile_part, is_available
 
 if is_available():
-    from envfleet.kernels.rollouts import vectors
+    from envfleet.native import vectors
     from envfleet.native.bits import WIDTH, go_back_by_bits
     from envfleet.native.products import multiply
 

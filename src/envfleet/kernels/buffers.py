@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import OutOfMemory
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.native.rng import RNG_DTYPE
 
 ALIGNMENT = 64
 ENDED_DTYPE = np.dtype(

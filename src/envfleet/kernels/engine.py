@@ -25,9 +25,9 @@ from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.infos import KernelInfos
 from envfleet.kernels.kernel import Kernel, KernelSpec, choose_kernel, read_kernel
 from envfleet.kernels.requests import convert_values, read_first_seed, read_limit, read_params, read_seeds
-from envfleet.kernels.rng import to_generator
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.rollout import run_rollout
+from envfleet.native.rng import to_generator
 from envfleet.options import Options, read_options
 
 _OPTIONS = ("autoreset_mode", "copy", "debug", "device", "final_infos", "record_episodes", "seed", "workers")

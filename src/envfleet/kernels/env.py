@@ -19,7 +19,7 @@ from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import batch_of_one
 from envfleet.kernels.kernel import Kernel, choose_kernel, mask_for_sample, read_kernel
 from envfleet.kernels.requests import LARGEST_SEED, read_params
-from envfleet.kernels.rng import from_generator, read_into, to_generator
+from envfleet.native.rng import from_generator, read_into, to_generator
 from envfleet.options import Options
 
 _ROW = np.zeros(1, np.int64)

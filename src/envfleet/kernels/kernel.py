@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
-from envfleet.kernels.fields import Fields, check_precision, read_fields
+from envfleet.native.fields import Fields, check_precision, read_fields
 
 
 class Kernel:

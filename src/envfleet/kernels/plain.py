@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
-from envfleet.kernels.explaining import READ_ONLY, describe_line
-from envfleet.kernels.fields import OF_ARRAY, Fields, describe_loss
 from envfleet.kernels.kernel import ArraySpec, KernelSpec, mask_for_sample
+from envfleet.native import explaining
+from envfleet.native.explaining import READ_ONLY, describe_line
+from envfleet.native.fields import OF_ARRAY, Fields, describe_loss
 
 _REHEARSED_STEPS = 3
-_OF_OTHERS = tuple(str(Path(file).parent) for file in (__file__, np.__file__, gymnasium.__file__))
+_OF_OTHERS = tuple(str(Path(file).parent) for file in (__file__, explaining.__file__, np.__file__, gymnasium.__file__))
 EXPECTED_RESULTS = (
     "expected two values on every way through it, `return reward, terminated`, or three on every way, `return reward, "
     "terminated, truncated`"

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.metadata
 import importlib.util
-import sys
-import types
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envfleet.errors import EnvfleetError, KernelError, MissingDependency
+from envfleet.errors import KernelError, MissingDependency
 from envfleet.kernels.buffers import IS_RESET, NUMBERS, BufferPlan
-from envfleet.kernels.cache import alone, load_source, note, read_code, write_code
 from envfleet.kernels.cpu_target import CpuTarget
-from envfleet.kernels.explaining import explain
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import rehearse
-from envfleet.kernels.references import fingerprint
-from envfleet.kernels.rules import check_returns
 from envfleet.kernels.source import Source
+from envfleet.native.generated_code import compile_source
+from envfleet.native.references import fingerprint
+from envfleet.native.rules import check_returns
 
 if TYPE_CHECKING:
-    from envfleet.kernels.machine_code import MachineCode
-
-_FRAMEWORK = (
-    *("machine_code.py", "numba_cpu.py", "rules.py", "explaining.py", "jitting.py"),
-    *("references.py", "views.py", "sums.py", "rng.py", "ziggurat.py", "rollouts/vectors.py", "cuda/numba_cuda.py"),
-)
+    from envfleet.native.machine_code import MachineCode
 
 
 def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = False) -> MachineCode:
@@ -80,14 +69,14 @@ def check_functions(spec: KernelSpec) -> bool:
     if importlib.util.find_spec("numba") is None:
         raise MissingDependency("numba, which compiles kernels, is not installed: pip install 'envfleet[kernels]'")
     truncates = rehearse(spec)
-    check_returns(spec)
+    check_returns(spec.name, spec.step)
     return truncates
 
 
 @functools.lru_cache(maxsize=64)
 def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: str) -> MachineCode:
     truncates = check_functions(spec)
-    from envfleet.kernels import numba_cpu
+    from envfleet.native import numba_cpu
 
     plan = BufferPlan(spec)
     text = CpuTarget(Source(plan, has_own_params=has_own_params, truncates=truncates)).text()
@@ -103,70 +92,26 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
     }
     target = "the CPU, checking indices" if debug else "the CPU"
     return compile_source(
-        spec, text, "loops", samples, lambda: loop_names(plan, numba_cpu, make_function), target, debug=debug
+        spec.name,
+        text,
+        "loops",
+        samples,
+        lambda: loop_names(plan, numba_cpu, make_function),
+        key=cache_key(spec, debug=debug),
+        target=target,
     )
 
 
-def compile_source(
-    spec: KernelSpec,
-    text: str,
-    name: str,
-    samples: Mapping[str, tuple[Any, ...]],
-    make_names: Callable[[], dict[str, Any]],
-    target: str,
-    *,
-    debug: bool = False,
-) -> MachineCode:
-    """Load the machine code of generated source from the cache, or compile it.
-
-    Several processes compile the same once: one does, and the others wait for it.
+def cache_key(spec: KernelSpec, *, debug: bool = False) -> tuple[str, ...]:
+    """Return what decides a kernel's machine code besides the generated source.
 
     Args:
         spec: The kernel.
-        text: The source.
-        name: Of its file.
-        samples: Arguments such as each of its entry points takes, by its name.
-        make_names: Makes what the source refers to.
-        target: What is compiled for, for a note.
-        debug: Whether functions in the machine code check their indices.
-
-    Raises:
-        KernelError: It cannot be compiled; the message names the user's line.
+        debug: Whether its functions check their indices.
     """
-    from envfleet.kernels.machine_code import MACHINE, compile_machine_code, load_machine_code
-
-    module = load_module(spec, text, name, MACHINE, debug=debug)
-    path = Path(str(module.__file__)).with_suffix(".code")
-    data = read_code(path)
-    if data is None:
-        with alone(path, f"{spec.name} for {target}"), compiling(spec, target):
-            data = read_code(path)  # which another process may have written meanwhile
-            if data is None:
-                vars(module).update(make_names())
-                data, is_lasting = compile_machine_code(module, samples)
-                if is_lasting:
-                    write_code(path, data)
-    return load_machine_code(module, data)
-
-
-def load_module(spec: KernelSpec, text: str, name: str, *more: str, debug: bool = False) -> types.ModuleType:
-    """Make a module of generated source, in a folder that is named after all that decides its machine code.
-
-    Args:
-        spec: The kernel.
-        text: The source.
-        name: Of the file.
-        more: What else decides the machine code.
-        debug: Whether functions in the machine code check their indices.
-    """
-    import numba
-
-    framework = [(Path(__file__).parent / file).read_text("utf-8") for file in _FRAMEWORK]
     forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, spec.action.limits)
-    functions, layouts = fingerprint_of(spec, has_places=debug), repr((BufferPlan(spec).all, IS_RESET, NUMBERS))
-    versions = importlib.metadata.version("envfleet"), numba.__version__, np.__version__, sys.version
-    key = fingerprint([], functions, str(debug), text, repr(forms), layouts, *framework, *versions, *more)
-    return load_source(f"{spec.name}-{key}", name, text)
+    layouts = (BufferPlan(spec).all, IS_RESET, NUMBERS)
+    return fingerprint_of(spec, has_places=debug), str(debug), repr(forms), repr(layouts)
 
 
 def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any]) -> dict[str, Any]:
@@ -177,7 +122,7 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
         target: The module that makes records and views for the compiler in question.
         make_function: Makes functions for it.
     """
-    from envfleet.kernels import rng
+    from envfleet.native import rng
 
     spec = plan.spec
     forms = repr((spec.state.dtype, spec.params.dtype))
@@ -197,19 +142,3 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
         names[f"info_row_{name}"] = target.row_view(spec.state.dtype[name].shape)
     names |= {f"array_{buffer.name}": target.array_at(buffer.dtype) for buffer in plan.all}
     return names | dict(zip(("action_low", "action_high"), spec.action.limits or (), strict=False))
-
-
-@contextlib.contextmanager
-def compiling(spec: KernelSpec, target: str) -> Iterator[None]:
-    """Wrap compilation: explain what cannot be compiled, and say how long it takes.
-
-    Raises:
-        KernelError: From numba's own error.
-    """
-    try:
-        with note(f"envfleet: compiling {spec.name} for {target} (once, then cached) ..."):
-            yield
-    except (EnvfleetError, MemoryError, OSError):
-        raise
-    except Exception as error:  # numba's own, and what its passes stumble over
-        raise KernelError(explain(spec, error)) from error

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envfleet.kernels.buffers import Buffer, BufferPlan, RecordBuffers
-from envfleet.kernels.jitting import can_be_repeated, reads_argument
+from envfleet.native.jitting import can_be_repeated, reads_argument
 
 MODES = {mode: number for number, mode in enumerate(AutoresetMode)}
 SAME_STEP = MODES[AutoresetMode.SAME_STEP]

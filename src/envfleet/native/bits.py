@@ -14,9 +14,9 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from envfleet.kernels.numba_private import cgutils
-from envfleet.kernels.rollouts.vectors import LANES, VECTOR, fused, spread, vector_at, word
 from envfleet.native.compiling import compile_part
+from envfleet.native.numba_private import cgutils
+from envfleet.native.vectors import LANES, VECTOR, fused, spread, vector_at, word
 
 F32 = NDArray[np.float32]
 Bits = NDArray[np.uint64]

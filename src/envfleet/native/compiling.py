@@ -8,22 +8,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envfleet.native.numba_private import on_compile, watch_files
-
 try:
     import numba
 except ImportError:
     numba = None
+else:
+    from envfleet.native.numba_private import on_compile, watch_files
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
-_PACKAGE = Path(__file__).parents[1]
-_NATIVE = ("native/bits.py", "native/compiling.py", "native/linking.py", "native/products.py")
-_STAMPS = tuple(
-    (_PACKAGE / file).stat().st_mtime
-    for file in (*_NATIVE, "kernels/machine_code.py", "kernels/views.py", "kernels/rollouts/vectors.py")
-)
+_STAMPS = tuple(file.stat().st_mtime for file in sorted(Path(__file__).parent.glob("*.py")))
 
 
 def is_available() -> bool:
@@ -58,7 +53,7 @@ def compile_part(function: Function) -> Function:
     """Compile a function as a part of the compiled ones that call it, which is quicker; Python cannot call it."""
     if numba is None:
         return function
-    from envfleet.kernels.machine_code import Part
+    from envfleet.native.machine_code import Part
 
     made: Function = numba.njit(**_options(pipeline_class=Part, no_cpython_wrapper=True))(function)
     return made

@@ -1,4 +1,4 @@
-"""Functions that Python calls, with the parts of `envfleet.kernels.machine_code` that they call."""
+"""Functions that Python calls, with the parts of `envfleet.native.machine_code` that they call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from envfleet.kernels.numba_private import CompilerBase, DefaultPassBuilder, JITCodeLibrary
+from envfleet.native.numba_private import CompilerBase, DefaultPassBuilder, JITCodeLibrary
 
 
 class WholeLibrary(JITCodeLibrary):

@@ -1,12 +1,25 @@
-"""The private parts of numba that native code uses beyond those that `envfleet.kernels.numba_private` imports.
+"""The private parts of numba that this package uses, all of them; `pyproject.toml` bounds its version.
 
-A test says which moved, and that no other module of this package uses any.
+A test says which moved, and that no other module imports any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from numba._dynfunc import make_function
+from numba.core import cgutils, event, ir
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.environment import Environment, lookup_environment
+from numba.core.errors import TypingError
+from numba.core.registry import cpu_target
+from numba.core.untyped_passes import IRProcessing
+from numba.np import arrayobj
+from numba.np.numpy_support import as_dtype
 
 
 def watch_files(function: Any, stamps: Sequence[float]) -> None:
@@ -23,16 +36,15 @@ def watch_files(function: Any, stamps: Sequence[float]) -> None:
 
 def on_compile(tell: Callable[[Any], None]) -> None:
     """Call a function with each function that is about to be compiled."""
-    import numba
 
-    class _Listener(numba.core.event.Listener):
-        def on_start(self, event: Any) -> None:
-            tell(event.data["dispatcher"])
+    class _Listener(event.Listener):
+        def on_start(self, started: Any) -> None:
+            tell(started.data["dispatcher"])
 
-        def on_end(self, event: Any) -> None:
+        def on_end(self, ended: Any) -> None:
             pass
 
-    numba.core.event.register("numba:compile", _Listener())
+    event.register("numba:compile", _Listener())
 
 
 def find_code(function: Any, kinds: tuple[Any, ...]) -> tuple[int, Any]:

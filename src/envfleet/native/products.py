@@ -17,10 +17,10 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from envfleet.kernels.numba_cpu import array_at
-from envfleet.kernels.numba_private import cgutils
-from envfleet.kernels.rollouts.vectors import LANES, VECTOR, fused, spread, word
 from envfleet.native.compiling import compile_function, compile_part
+from envfleet.native.numba_cpu import array_at
+from envfleet.native.numba_private import cgutils
+from envfleet.native.vectors import LANES, VECTOR, fused, spread, word
 
 F32 = NDArray[np.float32]
 

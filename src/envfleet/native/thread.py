@@ -21,9 +21,9 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from envfleet.kernels.numba_cpu import array_at, call_at
-from envfleet.kernels.numba_private import cpu_target
 from envfleet.native import numba_private
+from envfleet.native.numba_cpu import array_at, call_at
+from envfleet.native.numba_private import cpu_target
 from envfleet.native.products import help_until
 
 _system = ctypes.CDLL(None)

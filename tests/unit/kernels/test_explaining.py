@@ -15,9 +15,10 @@ from envfleet.errors import EnvfleetError, KernelError
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.plain import PlainEnv
-from envfleet.kernels.program import check_functions, compile_kernel, compiling, fingerprint_of
+from envfleet.kernels.program import check_functions, compile_kernel, fingerprint_of
 from envfleet.kernels.registration import register
-from envfleet.kernels.rules import read_only_type
+from envfleet.native.generated_code import compiling
+from envfleet.native.rules import read_only_type
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*First-class function type feature is experimental")
 
@@ -166,8 +167,8 @@ def check(kernel: Any) -> None:
     """All that is looked at before anything is compiled, then the functions compiled, without loops around them."""
     import numba
 
-    from envfleet.kernels import numba_cpu
     from envfleet.kernels.buffers import BufferPlan
+    from envfleet.native import numba_cpu
 
     spec = read_kernel(kernel)
     fingerprint_of(spec)
@@ -181,7 +182,7 @@ def check(kernel: Any) -> None:
         for form in (spec.action, spec.observation)
     )
     seen, action, params = (read_only_type(numba.types, kind) for kind in (state, action, params))
-    with compiling(spec, "the CPU"):
+    with compiling(spec.name, "the CPU"):
         numba_cpu.make_function(spec.step).compile((state, action, numba_cpu.GENERATOR, params))
         numba_cpu.make_function(spec.observe).compile((seen, out))
 

@@ -16,7 +16,8 @@ from envfleet.errors import InvalidArgument, KernelIndexError, ResetNeeded
 from envfleet.kernels import Kernel, array
 from envfleet.kernels.env import KernelEnv
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.program import compile_kernel, fingerprint_of, load_module
+from envfleet.kernels.program import cache_key, compile_kernel, fingerprint_of
+from envfleet.native.generated_code import make_module
 from envfleet.testing import check_kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*First-class function type feature is experimental")
@@ -163,7 +164,8 @@ def test_checked_code_is_kept_by_itself_and_knows_its_lines() -> None:
     spec = read_kernel(Walker)
     checked, unchecked = compile_kernel(spec, False, debug=True), compile_kernel(spec, False)
     assert checked is not unchecked
-    places = [load_module(spec, "", "loops", debug=debug).__file__ for debug in (False, True)]
+    keys = [cache_key(spec, debug=debug) for debug in (False, True)]
+    places = [make_module(spec.name, "", "loops", key=key).__file__ for key in keys]
     assert places[0] != places[1]
     assert fingerprint_of(spec, has_places=True) != fingerprint_of(spec)
 

@@ -12,8 +12,8 @@ from tests.unit.kernels.samples import Drifter, Painter, Switches, Walker
 
 from envfleet.errors import KernelError
 from envfleet.kernels import Kernel
-from envfleet.kernels.fields import read_fields
 from envfleet.kernels.kernel import find_kernel, read_kernel
+from envfleet.native.fields import read_fields
 from envfleet.testing import KernelCheckError, check_kernel
 from envfleet.testing.check_kernel import _Trial
 

@@ -18,12 +18,14 @@ from tests.unit.kernels import strokes
 from tests.unit.kernels.samples import Painter, Switches, Walker
 
 import envfleet
-from envfleet.kernels import Kernel, buffers, program
+from envfleet.kernels import Kernel, buffers
 from envfleet.kernels.buffers import ENDED_DTYPE, BufferPlan
-from envfleet.kernels.cache import cache_folder, read_code, write_code
 from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels.program import cache_key
 from envfleet.kernels.source import Source
+from envfleet.native.cache import cache_folder, read_code, write_code
+from envfleet.native.generated_code import make_module
 
 KERNEL = """
 import math, os, sys
@@ -188,7 +190,7 @@ def place(kernel: type[Kernel], *, has_own_params: bool = False) -> Path:
     """Where the machine code of a kernel is kept."""
     spec = read_kernel(kernel)
     text = CpuTarget(Source(BufferPlan(spec), has_own_params=has_own_params)).text()
-    module = program.load_module(spec, text, "loops")
+    module = make_module(spec.name, text, "loops", key=cache_key(spec))
     assert module.__file__ is not None
     return Path(module.__file__)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.kernels.jitted import rebuilt
 
 from envfleet.kernels import maths
-from envfleet.kernels import rng as kernel_rng
+from envfleet.native import rng as kernel_rng
 
 HOPPER = (9, 0)
 

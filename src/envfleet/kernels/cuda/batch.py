@@ -19,8 +19,8 @@ from envfleet.kernels.cuda.target import MAX_BLOCK_THREADS, Layouts, compile_for
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
-from envfleet.kernels.program import compiling
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource
+from envfleet.native.generated_code import compiling
 from envfleet.options import Options
 
 _FEW_ROWS, _FEW_THREADS = 16_384, 32  # so that few rows make use of all multiprocessors
@@ -90,7 +90,7 @@ class CudaBatch(BatchBase):
         self._launch = self.launcher(self._program.step, self.num_envs)
         self._launch_observe = self.launcher(self._program.observe, self.num_envs)
         self._launches: dict[PolicySource, Any] = {GIVEN: self._launch}
-        with compiling(self.spec, "CUDA"), cuda_target().translating():
+        with compiling(self.spec.name, "CUDA"), cuda_target().translating():
             out = place = self._last.place.address
             self.launcher(self._program.reset, 1)(
                 self._kept.address, piece.address, place, place, place, 0, self._kept.room, 0
@@ -221,7 +221,7 @@ class CudaBatch(BatchBase):
         if policy not in self._launches:
             program = compile_for_cuda(self.spec, self._has_own_params, policy)
             self._launches[policy] = self.launcher(program.step, self.num_envs)
-            with compiling(self.spec, "rollouts on CUDA"), cuda_target().translating():
+            with compiling(self.spec.name, "rollouts on CUDA"), cuda_target().translating():
                 self._launch_step(self._launches[policy], out, actions_at, 0, num_rows=0, form=form)
         self._observe_to(out)
         self._launch_step(

@@ -18,10 +18,10 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
-from envfleet.kernels.jitting import FunctionTree
-from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.rules import follow_rules, make_read_only
-from envfleet.kernels.views import (
+from envfleet.native.jitting import FunctionTree
+from envfleet.native.rng import RNG_DTYPE
+from envfleet.native.rules import follow_rules, make_read_only
+from envfleet.native.views import (
     add_clip,
     make_array_at,
     make_generator_cast,

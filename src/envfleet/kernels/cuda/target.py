@@ -15,6 +15,7 @@ import importlib.metadata
 import math
 import types
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from envfleet.kernels.buffers import IS_RESET, NUMBERS, BufferPlan
 from envfleet.kernels.cuda.availability import cuda_target
 from envfleet.kernels.cuda.memory import Layout, room_for, word_of
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.program import check_functions, fingerprint_of, load_module, loop_names
-from envfleet.kernels.rollouts.policies import padded
-from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, critic_start, layers_of, num_weights
+from envfleet.kernels.program import cache_key, check_functions, fingerprint_of, loop_names
+from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, critic_start
 from envfleet.kernels.source import SAME_STEP, Source, deeper, indent
+from envfleet.native.generated_code import make_module
+from envfleet.native.layers import layers_of, num_weights, padded
 
 MAX_COPIED_BYTES = 1024
 """Records and observations up to this size are copied to and from interleaved memory; larger ones are used in place."""
@@ -338,7 +340,8 @@ def _compile(spec: KernelSpec, has_own_params: bool, policy: PolicySource, _fing
     layouts = Layouts(plan, has_own_params=has_own_params)
     source = Source(plan, has_own_params=has_own_params, truncates=truncates, copied=layouts.copied)
     text = CudaTarget(source, layouts, policy).text()
-    module = load_module(spec, text, "device", importlib.metadata.version("numba-cuda"))
+    compiler = importlib.metadata.version("numba-cuda"), Path(str(target.__file__)).read_text("utf-8")
+    module = make_module(spec.name, text, "device", key=(*cache_key(spec), *compiler))
     pieces = (layouts.kept, layouts.params, layouts.out, _NUMBERS)
     arrays = {name: piece.element(name) for piece in pieces for name in piece.buffers} | {
         "actions": spec.action.dtype,

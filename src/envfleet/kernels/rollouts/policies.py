@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_flag
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.native.layers import flatten, padded, sizes_of
 
 Activation = Literal["tanh", "relu"]
 Head = Literal["argmax", "categorical", "linear", "tanh", "gaussian", "tanh_gaussian"]
@@ -144,29 +145,6 @@ def _read_layers(weights: Any, whose: str = "") -> tuple[tuple[Any, Any], ...]:
                 "(outputs,): W as torch.nn.Linear keeps it, so pass W.T if yours is (inputs, outputs)"
             )
     return layers
-
-
-def sizes_of(layers: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
-    """Width of what the first of some layers takes, then of what each gives."""
-    return (*(int(w.shape[1]) for w, _ in layers[:1]), *(int(w.shape[0]) for w, _ in layers))
-
-
-def flatten(layers: Sequence[tuple[Any, Any]]) -> NDArray[np.float32]:
-    """Join all numbers of some layers: of each its biases, then the weights of one input after the other.
-
-    Either are numbers for all outputs, and zeros where `padded` has more.
-    """
-    blocks = [np.zeros(0, np.float32)]
-    for w, b in layers:
-        block = np.zeros((w.shape[1] + 1, padded(len(b))), np.float32)
-        block[0, : len(b)], block[1:, : len(b)] = b, w.T
-        blocks.append(block.ravel())
-    return np.concatenate(blocks)
-
-
-def padded(count: int) -> int:
-    """Return how many numbers there is room for where there are so many: a multiple of 4, which GPUs read at once."""
-    return -(-count // 4) * 4
 
 
 _OWN = "pass a callable policy(observations) instead"

@@ -9,9 +9,7 @@ per row, the policy's numbers and scratch memory, both float32.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,11 +18,9 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import KernelSpec, num_choices
-from envfleet.kernels.rollouts.policies import MLP, padded, sizes_of
+from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.source import deeper, indent
-
-BLOCK_ROWS = 64
-"""Rows of a block; a short one goes through the network as a whole, as what fills it up is never read."""
+from envfleet.native.layers import BLOCK_ROWS, layers_of, num_weights, padded, sizes_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,18 +183,6 @@ def _box_head(spec: KernelSpec, policy: MLP) -> list[str]:
 # ---------------------------------------------------------------------- layers
 
 
-def num_weights(sizes: tuple[int, ...]) -> int:
-    """Count the numbers of a network's layers."""
-    return sum((inputs + 1) * padded(outputs) for inputs, outputs in itertools.pairwise(sizes))
-
-
-def layers_of(sizes: tuple[int, ...], activation: str, start: int = 0) -> Iterator[tuple[int, int, int, str]]:
-    """Yield width, number of outputs, place in `inputs` and activation of each layer; the first begins at `start`."""
-    for k, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
-        yield inputs, outputs, start, activation if k < len(sizes) - 2 else ""
-        start += (inputs + 1) * padded(outputs)
-
-
 def critic_start(policy: PolicySource) -> int:
     """Return where the critic's weights begin in `inputs`: behind weights, deviations and their part of the density."""
     return num_weights(policy.sizes) + padded(policy.sizes[-1] + 1)
@@ -232,7 +216,7 @@ def cpu_text(policy: PolicySource) -> str:
     return f"""
 import math
 
-from envfleet.kernels.rollouts.vectors import dense, softmax
+from envfleet.native.vectors import dense, softmax
 
 {policy.constants}
 {indent(named, 0)}

@@ -17,12 +17,13 @@ from envfleet.kernels.buffers import ENDED_DTYPE, IS_RESET, NUMBERS, Buffer, Buf
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, CpuTarget
 from envfleet.kernels.host_actions import refuse_action
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.program import compile_source
-from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.kernels.program import cache_key
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
 from envfleet.kernels.rollouts.slabs import FindEnded, RolloutArrays
 from envfleet.kernels.source import Source
+from envfleet.native.generated_code import compile_source
+from envfleet.native.rng import RNG_DTYPE
 
 _OF_ENDED = Buffer("ended_steps", np.dtype(np.int64)), Buffer("last_values", np.dtype(np.float32))
 
@@ -150,7 +151,7 @@ def compile_rollout(spec: KernelSpec, _program: object, policy: PolicySource) ->
     It returns how many episodes ended, or `-1 - (step * num_envs + row)` of an action that cannot be. It is compiled
     once for every `_program`, the kernel's code.
     """
-    from envfleet.kernels import numba_cpu, rng
+    from envfleet.native import numba_cpu, rng
 
     plan = BufferPlan(spec)
     text = CpuTarget(Source(plan), policy).text()
@@ -166,4 +167,6 @@ def compile_rollout(spec: KernelSpec, _program: object, policy: PolicySource) ->
     numbers = np.zeros(1, np.float32)
     arrays = numbers, np.zeros(1, ENDED_DTYPE), words, numbers, *finals
     samples = {"rollout_range": (words, words, words, 0, 0, *arrays, 0, 0)}
-    return compile_source(spec, text, "rollout", samples, make_names, "rollouts").functions["rollout_range"]
+    key, target = cache_key(spec), "rollouts"
+    code = compile_source(spec.name, text, "rollout", samples, make_names, key=key, target=target)
+    return code.functions["rollout_range"]

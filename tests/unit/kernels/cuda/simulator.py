@@ -15,8 +15,8 @@ from numba import cuda
 from numba.cuda.simulator.kernelapi import FakeCUDAShared
 from numpy.typing import NDArray
 
-from envfleet.kernels import rng as rng_functions
-from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.native import rng as rng_functions
+from envfleet.native.rng import RNG_DTYPE
 
 kernel = cuda.jit
 

@@ -20,8 +20,8 @@ from envfleet.envs.classic.cartpole import CartPole
 from envfleet.errors import KernelError
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.program import compiling
 from envfleet.kernels.rollouts.policy_source import GIVEN, policy_source
+from envfleet.native.generated_code import compiling
 
 HOPPER = (9, 0)
 NUM_ARGUMENTS = {"step": 13, "reset": 8, "observe": 5}
@@ -116,7 +116,7 @@ def to_ptx(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Compiler:
         chooser = GIVEN if policy is None else policy_source(spec, policy)
         module = program.compile_for_cuda(spec, has_own_params, chooser)
         num_arguments = NUM_ARGUMENTS[entry] + (NUM_POLICY_ARGUMENTS if entry == "step" and chooser.lines else 0)
-        with compiling(spec, "CUDA"), target.translating():
+        with compiling(spec.name, "CUDA"), target.translating():
             text, _ = cuda.compile_ptx(getattr(module, entry).py_func, (numba.int64,) * num_arguments, cc=HOPPER)
         return str(text)
 

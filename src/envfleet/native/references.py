@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from envfleet.errors import KernelError
-from envfleet.kernels.explaining import describe_line
+from envfleet.native.explaining import describe_line
 
 _LIBRARIES = frozenset({"builtins", "cmath", "math", "numba", "numpy", "operator"})
 """Packages whose members numba knows by name; what those do is told by the packages' versions."""

@@ -16,10 +16,10 @@ from numba import types
 from numba.extending import intrinsic, models, overload, register_jitable
 
 from envfleet.errors import KernelIndexError
-from envfleet.kernels.explaining import describe_line
-from envfleet.kernels.jitting import FRAMEWORK, FunctionTree
-from envfleet.kernels.machine_code import RULED, DistinctArrays, Part
-from envfleet.kernels.numba_private import (
+from envfleet.native.explaining import describe_line
+from envfleet.native.jitting import FRAMEWORK, FunctionTree
+from envfleet.native.machine_code import RULED, DistinctArrays, Part
+from envfleet.native.numba_private import (
     FunctionPass,
     IRProcessing,
     TypingError,
@@ -28,10 +28,10 @@ from envfleet.kernels.numba_private import (
     ir,
     register_pass,
 )
-from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.rules import make_read_only
-from envfleet.kernels.sums import UserPart
-from envfleet.kernels.views import (
+from envfleet.native.rng import RNG_DTYPE
+from envfleet.native.rules import make_read_only
+from envfleet.native.sums import UserPart
+from envfleet.native.views import (
     add_clip,
     make_array_at,
     make_generator_cast,

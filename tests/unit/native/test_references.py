@@ -23,7 +23,7 @@ from envfleet.errors import KernelError
 from envfleet.kernels import Kernel, outlined
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.program import compile_kernel, fingerprint_of
-from envfleet.kernels.references import fingerprint, reachable, references
+from envfleet.native.references import fingerprint, reachable, references
 
 
 def module(text: str) -> types.ModuleType:
@@ -146,7 +146,7 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
     """Sets of strings have another order in every process."""
     script = tmp_path / "mine.py"
     script.write_text(
-        "from envfleet.kernels.references import fingerprint\n"
+        "from envfleet.native.references import fingerprint\n"
         "def check(x): return x in {'left', 'right', 'up', 'down'}\n"
         "print(fingerprint([check]))\n"
     )

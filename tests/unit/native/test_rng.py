@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from tests.unit.kernels.jitted import jitted
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels import rng as kernel_rng
-from envfleet.kernels.rng import (
+from envfleet.native import rng as kernel_rng
+from envfleet.native.rng import (
     METHODS,
     find_method,
     from_generator,
@@ -23,7 +23,7 @@ from envfleet.kernels.rng import (
     standard_normal,
     to_generator,
 )
-from envfleet.kernels.ziggurat import EDGE, EXPONENTIAL_EDGE
+from envfleet.native.ziggurat import EDGE, EXPONENTIAL_EDGE
 
 EDGE_SEEDS = [0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63 - 1, 2**63, 2**64 - 1]
 SPANS = [1, 2, 3, 10, 2**31 + 1, 3 * 2**30, 2**32 - 1, 2**32, 2**32 + 1, 2**33, 2**62 + 1, 3 * 2**61]

@@ -9,17 +9,17 @@ from __future__ import annotations
 import copy
 import dis
 import operator
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from envfleet.errors import KernelError
-from envfleet.kernels.explaining import OURS, READ_ONLY, describe_line
-from envfleet.kernels.fields import OF_ARRAY, describe_loss
-from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.references import line_of
-from envfleet.kernels.rng import METHODS, RNG_DTYPE
+from envfleet.native.explaining import OURS, READ_ONLY, describe_line
+from envfleet.native.fields import OF_ARRAY, describe_loss
+from envfleet.native.references import line_of
+from envfleet.native.rng import METHODS, RNG_DTYPE
 
 _IN_PLACE = "add and floordiv lshift matmul mod mul or pow rshift sub truediv xor"
 _CHANGING = {getattr(operator, f"i{name}") for name in _IN_PLACE.split()}
@@ -36,20 +36,20 @@ _MASK = (
 )
 
 
-def check_returns(spec: KernelSpec) -> None:
+def check_returns(name: str, step: Callable[..., Any]) -> None:
     """Check that no way through `step` ends without a result, or with None in it, which numba compiles.
 
     Raises:
         KernelError: One does; names the line.
     """
-    code, is_none = spec.step.__code__, False
+    code, is_none = step.__code__, False
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_CONST", "RETURN_CONST"):
             given = instruction.argval
             is_none = given is None or (isinstance(given, tuple) and None in given)
         if is_none and instruction.opname in ("RETURN_CONST", "RETURN_VALUE"):
             place = describe_line(code.co_filename, line_of(code, instruction), code.co_name)
-            raise KernelError(f"{spec.name}, {place}: it may return None: end it by `return reward, terminated`")
+            raise KernelError(f"{name}, {place}: it may return None: end it by `return reward, terminated`")
         is_none = is_none and instruction.opname == "LOAD_CONST"
 
 
@@ -61,7 +61,7 @@ def make_read_only(intrinsic: Any, types: Any) -> Any:
         types: The target's types.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    @intrinsic
     def read_only(_context: Any, value: Any) -> Any:
         return read_only_type(types, value)(value), lambda _context, _builder, _signature, args: args[0]
 

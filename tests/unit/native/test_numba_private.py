@@ -16,14 +16,14 @@ from numba.core.runtime.context import NRTContext
 from numba.np import arrayobj
 
 import envfleet
-from envfleet.kernels.machine_code import PartLibrary
-from envfleet.kernels.rules import Rules
 from envfleet.native import thread
+from envfleet.native.machine_code import PartLibrary
+from envfleet.native.rules import Rules
 
 _SOURCE = Path(envfleet.__file__).parent
 _IMPORTED = [
     (node.module or "", name.name)
-    for node in ast.walk(ast.parse((_SOURCE / "kernels" / "numba_private.py").read_text("utf-8")))
+    for node in ast.walk(ast.parse((_SOURCE / "native" / "numba_private.py").read_text("utf-8")))
     if isinstance(node, ast.ImportFrom)
     for name in node.names
 ]
@@ -73,15 +73,13 @@ def test_private_parts_of_numba_are_there(owner: object, name: str) -> None:
 
 
 def test_one_module_imports_private_parts() -> None:
-    assert _modules_with(r"(from|import) numba\.(core|np)\b|from numba import _") == ["kernels/numba_private.py"]
+    assert _modules_with(r"(from|import) numba\.(core|np)\b|from numba import _") == ["native/numba_private.py"]
 
 
-def test_two_modules_outside_kernels_use_private_parts() -> None:
-    found = _modules_with(r"\._(cache|source_stamp)\b|\.(overloads|fndesc|targetctx|nrt|call_conv)\b")
-    assert [name for name in found if not name.startswith("kernels/")] == [
-        "native/linking.py",
-        "native/numba_private.py",
-    ]
+def test_only_native_uses_private_parts() -> None:
+    modules = _modules_with(r"\._(cache|source_stamp)\b|\.(overloads|fndesc|targetctx|nrt|call_conv)\b")
+    assert modules
+    assert [name for name in modules if not name.startswith("native/")] == []
 
 
 def _modules_with(private: str) -> list[str]:

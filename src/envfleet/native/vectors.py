@@ -17,9 +17,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from envfleet.kernels.numba_private import cgutils
-from envfleet.kernels.rollouts.policies import padded
-from envfleet.kernels.rollouts.policy_source import BLOCK_ROWS
+from envfleet.native.layers import BLOCK_ROWS, padded
+from envfleet.native.numba_private import cgutils
 
 _IS_WIDE = llvm.get_host_cpu_features().get("avx512f", False)
 LANES = 16 if _IS_WIDE else 8
@@ -53,7 +52,7 @@ def dense(inputs: int, outputs: int, place: int, activation: str) -> Any:
     Args:
         inputs: Its width, `x` is `(inputs, BLOCK_ROWS)`.
         outputs: Likewise of `y`.
-        place: Where in `weights` it begins, as `policies.flatten` leaves it.
+        place: Where in `weights` it begins, as `layers.flatten` leaves it.
         activation: `"tanh"`, `"relu"` or `""`.
     """
 

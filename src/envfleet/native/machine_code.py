@@ -19,7 +19,7 @@ import llvmlite.binding as llvm
 import numba
 from numba import types
 
-from envfleet.kernels.numba_private import (
+from envfleet.native.numba_private import (
     CompilerBase,
     DefaultPassBuilder,
     Environment,
@@ -32,7 +32,7 @@ from envfleet.kernels.numba_private import (
     lookup_environment,
     make_function,
 )
-from envfleet.kernels.rules import follow_rules
+from envfleet.native.rules import follow_rules
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 _NOT_CALLABLE: int = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value or 0  # no closure is

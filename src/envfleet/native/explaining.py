@@ -8,12 +8,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from envfleet.kernels.kernel import KernelSpec
-
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)|Raised from (?P<file_>.+?) \((?P<line_>\d+)\)')
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _GENERATED = re.compile(r"-[0-9a-f]{24}$")
-_OURS = Path(__file__).parent
+_OURS = (Path(__file__).parent, Path(__file__).parents[1] / "kernels")
 
 OURS = "envfleet: it "
 """What compile errors begin with that we raise ourselves."""
@@ -81,15 +79,15 @@ def describe_line(file: str, line: int, function: str = "") -> str:
     return f"{file}:{line}" + (f", in {function}" if function else "") + (f" (`{text}`)" if text else "")
 
 
-def explain(spec: KernelSpec, error: Exception) -> str:
+def explain(name: str, error: Exception) -> str:
     """Say what cannot be compiled, where, and what to do.
 
     Args:
-        spec: The kernel.
-        error: Numba's.
+        name: Name of the class whose functions were compiled.
+        error: Numba's error.
     """
     text = _ANSI.sub("", str(error))
-    place = f"{spec.name} cannot be compiled{_describe_place(text) or _find_line(error)}"
+    place = f"{name} cannot be compiled{_describe_place(text) or _find_line(error)}"
     for pattern, advice in _ADVICE:
         found = re.search(pattern, f"{place}\n{text}", re.DOTALL)
         if found:
@@ -114,7 +112,7 @@ def _find_line(error: Exception) -> str:
 
 
 def _is_of_user(file: Path) -> bool:
-    return file.parent != _OURS and not _GENERATED.search(file.parent.name) and "numba" not in file.parts
+    return file.parent not in _OURS and not _GENERATED.search(file.parent.name) and "numba" not in file.parts
 
 
 def _describe_place(text: str) -> str:

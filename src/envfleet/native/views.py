@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.kernels.rng import METHODS, find_method
+from envfleet.native.rng import METHODS, find_method
 
 
 def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_interleaved: bool = False) -> Any:
@@ -22,7 +22,7 @@ def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_inte
     """
     size = int(np.prod(shape, dtype=np.int64))
 
-    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    @intrinsic
     def view(_context: Any, flat: Any, index: Any) -> Any:
         result = types.Array(flat.dtype, len(shape), "A" if is_interleaved and shape else "C")
 
@@ -56,7 +56,7 @@ def make_array_at(intrinsic: Any, types: Any, from_dtype: Any, address_space: in
     element = from_dtype(dtype)
     result = types.Array(element, 1, "C")
 
-    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    @intrinsic
     def view(_context: Any, address: Any, size: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             data_type = context.get_data_type(element)
@@ -94,7 +94,7 @@ def make_new_record(
     """
     record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
 
-    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    @intrinsic
     def allocate(_context: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
             memory = allocate_once(builder, context.get_data_type(record))
@@ -120,7 +120,7 @@ def make_generator_type(extending: Any, types: Any, model: Any, record: Any, mak
         **options: Of the target's decorators.
     """
 
-    class Generator(types.Record):  # type: ignore[misc]  # of the target
+    class Generator(types.Record):
         """A record that has methods; the compiler finds those of a subclass before the fields of a record."""
 
     extending.register_model(Generator)(model)
@@ -146,7 +146,7 @@ def make_generator_type(extending: Any, types: Any, model: Any, record: Any, mak
 def make_generator_cast(intrinsic: Any, generator: Any) -> Any:
     """Make an intrinsic `(record)`: the same record of `RNG_DTYPE` as one of the type `generator`."""
 
-    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    @intrinsic
     def as_generator(_context: Any, value: Any) -> Any:
         return generator(value), lambda _context, _builder, _signature, args: args[0]
 

@@ -14,9 +14,9 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-from envfleet.kernels.jitting import FRAMEWORK
-from envfleet.kernels.machine_code import Part
-from envfleet.kernels.numba_private import FunctionPass, IRProcessing, ir, register_pass
+from envfleet.native.jitting import FRAMEWORK
+from envfleet.native.machine_code import Part
+from envfleet.native.numba_private import FunctionPass, IRProcessing, ir, register_pass
 
 _BLOCK = 128
 

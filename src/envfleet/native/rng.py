@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.ziggurat import (
+from envfleet.native.ziggurat import (
     EDGE,
     EXPONENTIAL_EDGE,
     EXPONENTIAL_HEIGHT,

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from envfleet.kernels.references import OUTLINED, fingerprint, is_of_library, reachable, references
-from envfleet.kernels.views import clip
+from envfleet.native.references import OUTLINED, fingerprint, is_of_library, reachable, references
+from envfleet.native.views import clip
 
 Jit = Callable[[types.FunctionType], Any]
 
-FRAMEWORK = "envfleet.kernels."
+FRAMEWORK = ("envfleet.kernels.", "envfleet.native.")
 """Where functions are defined that take numbers, or the one form of a generator, and whose indices are right."""
 
 _NUMPY = types.ModuleType(np.__name__)

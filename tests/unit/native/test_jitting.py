@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from envfleet.kernels import maths
-from envfleet.kernels.jitting import FunctionTree, can_be_repeated, outlined
-from envfleet.kernels.numba_cpu import make_function
+from envfleet.native.jitting import FunctionTree, can_be_repeated, outlined
+from envfleet.native.numba_cpu import make_function
 
 geometry = types.ModuleType("geometry")
 exec(  # a module that only this test knows
