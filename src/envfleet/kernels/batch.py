@@ -142,7 +142,7 @@ class CpuBatch(BatchBase):
             actions = convert_actions(self.spec, actions, (self.num_envs,))
         table, arrays = self._pool.take()
         table[NOW] = now
-        if self.team.numbers[1] == 1:
+        if self.team.counts[1] == 1:
             count = self.program.functions["step"](table, actions)
             if count < 0:
                 refuse_action(self.spec.action, actions, (self.num_envs,), -1 - count)

@@ -87,13 +87,9 @@ def check_kernel(
     """
     spec = read_kernel(find_kernel(kernel))
     trial = _Trial(spec, dict(params or {}), num_steps, list(seeds))
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", r"workers=\d+ is slower than one thread", RuntimeWarning
-        )  # threads on purpose
-        trial.check_indices()
-        trial.compare_plain()
-        trial.compare_places()
+    trial.check_indices()
+    trial.compare_plain()
+    trial.compare_places()
     trial.compare_saved()
     trial.check_gymnasium()
     return num_steps * len(trial.seeds)

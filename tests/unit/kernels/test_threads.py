@@ -6,10 +6,8 @@ import threading
 import types
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import threads
 from envfleet.kernels.threads import WORTH_NS, Team
@@ -97,72 +95,5 @@ def test_work_is_shared_as_soon_as_it_is_worth_a_thread(monkeypatch: pytest.Monk
         assert len(team.run(take(1000 * WORTH_NS), 64)) == 1
         assert len(team.run(take(1000 * WORTH_NS), 64)) == 4  # one that long tells enough
         assert len(team.run(take(1000 * WORTH_NS))) == 1
-    finally:
-        team.close()
-
-
-class Clock:
-    """Nanoseconds that pass by one tick a reading."""
-
-    def __init__(self) -> None:
-        self.now = self.tick = 100
-
-    def perf_counter_ns(self) -> int:
-        self.now += self.tick
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(threads, "time", clock)
-    return clock
-
-
-@pytest.mark.filterwarnings("error")
-def test_requested_threads_that_make_steps_slower_warn_once(clock: Clock) -> None:
-    with envfleet.make("envfleet/CartPole-v1", 8, backend="kernel", workers=2) as fleet:
-        fleet.reset(seed=0)
-        actions = np.zeros(8, np.int64)
-        for number in range(8):
-            clock.tick = 100 if number < 4 else 10
-            fleet.step(actions)
-        with pytest.warns(RuntimeWarning, match=r"workers=2 is slower.*for 8 sub-environments.*Pass workers=1"):
-            fleet.step(actions)
-        for _ in range(20):
-            fleet.step(actions)
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_warning_as_an_error_comes_before_the_step(clock: Clock) -> None:
-    """So no step is lost: the next call makes it."""
-    counts: list[int] = []
-
-    def work(start: int, stop: int) -> int:
-        counts.append(start)
-        return 0
-
-    team = Team(2, 2)
-    try:
-        for number in range(8):
-            clock.tick = 100 if number < 4 else 10
-            team.run(work)
-        with pytest.raises(RuntimeWarning, match="is slower"):
-            team.run(work)
-        assert len(counts) == 12
-        team.run(work)
-        assert len(counts) == 14
-    finally:
-        team.close()
-
-
-@pytest.mark.filterwarnings("error")
-def test_threads_that_are_worth_it_do_not_warn(clock: Clock) -> None:
-    team = Team(2, 2)
-    try:
-        for number in range(20):
-            clock.tick = 100 if number < 4 else 60
-            team.run(lambda start, stop: 0)
-            team.run(lambda start, stop: 0, 64)  # rollouts are not compared
     finally:
         team.close()
