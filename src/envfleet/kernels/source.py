@@ -1,13 +1,25 @@
-"""The source of what is done with one row of a batch, in Python that numba compiles, for whatever target.
+"""Templates of the code for one row of a batch, which numba compiles for any target.
 
-A `Source` writes lines about row `i`: load its records, step it, begin an episode, observe. A target puts them into a
-module and decides what lies around them: `cpu_target` loops over tiles of rows, and rollouts around a policy;
-`cuda.target` has a thread for each row. It alone knows where arrays lie and what an episode's end sets off.
+Problem. A kernel is written for one sub-environment. A batch needs loops over rows around it: on the CPU loops that
+LLVM turns into vector code, on a GPU one thread per row; for steps, resets and whole rollouts; for states of numbers
+and for states with arrays.
+
+What does not work. Closures and generic functions that numba specializes: it compiles each again for every constant and
+every tuple type, and a call that is not inlined keeps a loop scalar.
+
+Solution. The code around a kernel is generated as text, a module per kernel, from templates that stand whole at the top
+of `source`, `cpu_target`, `cuda.target` and `rollouts.policy_source`. `Source` fills those about row `i`: load its
+records, step it, begin an episode, observe. A target puts them into functions; it alone knows where arrays lie and what
+follows the end of an episode. `native.generated_code.fill` replaces the placeholders.
+
+What remains. The names in the templates (`awaiting`, `elapsed`, `s_x`, ...) are those of `buffers.BufferPlan`, which
+only tests check. Generated modules are kept in the cache folder, to be read there.
+
+See ADR 9.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -15,27 +27,84 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envfleet.kernels.buffers import Buffer, BufferPlan, RecordBuffers
+from envfleet.native.generated_code import fill
 from envfleet.native.jitting import can_be_repeated, reads_argument
 
 MODES = {mode: number for number, mode in enumerate(AutoresetMode)}
 SAME_STEP = MODES[AutoresetMode.SAME_STEP]
 
+_STEP = """
+$load_life
+$results = step_(state, read_only($action), as_generator(life.rng), read_only(params))
+$store_life
+steps = elapsed[i] + 1
+earned = reward * 1.0
+is_terminated = bool(terminates)
+is_truncated = $is_late
+elapsed[i] = steps
+returns[i] += earned
+"""
+
+_STEP_UNLESS_PENDING = """
+life = new_life()
+$results = step_(state, read_only($action), as_generator(life.rng), read_only(params))
+$restore_state
+steps = elapsed[i] + 1
+earned = 0.0 if pending else reward * 1.0
+is_terminated = bool(terminates) and not pending
+is_truncated = $is_late and not pending
+elapsed[i] = steps
+returns[i] += earned
+"""
+
+_BEGIN = """
+$load_life
+reset_(state, as_generator(life.rng), read_only(params))
+life.episodes += 1
+life.begun = now
+$store_life
+elapsed[i] = 0
+returns[i] = 0.0
+awaiting[i] = 0
+"""
+
+_SEED = """
+if is_seeded[k] != 0:
+    $load_life
+    seed_(as_generator(life.rng), seeds[k])
+    $store_life
+"""
+
+_RECORD_ENDED = """
+$load_life
+episode = ended[count]
+episode.length = elapsed[i]
+episode.episode = life.episodes - 1
+episode.begun = life.begun
+episode.total = returns[i]
+"""
+
+_FOR = """
+for $index in range($length):
+    $body
+"""
+
 
 class Source:
-    """Writes what is done with one row of a kernel.
+    """Code for one row of a kernel.
 
     Args:
-        plan: Its buffers.
-        has_own_params: Every sub-environment has parameters of its own, rather than one set for all.
-        truncates: Steps return `truncated`, too.
-        copied: Records that lie interleaved in memory, so that functions of a row get copies: `"state"`, `"params"`.
+        plan: The kernel's buffers.
+        has_own_params: Whether every sub-environment has its own parameters instead of one set for all.
+        truncates: Whether the kernel's `step` also returns `truncated`.
+        copied: Records that lie interleaved in memory, so functions of a row get copies: `"state"`, `"params"`.
 
     Attributes:
-        plan: As given.
-        has_own_params: As given.
-        is_repeatable: A step may be taken of any row, even one that awaits its reset, and be taken back. One that draws
-            or changes the state where it lies cannot be taken back, and one that loops or looks up tables may go
-            astray from a state that ended.
+        plan: The kernel's buffers.
+        has_own_params: Whether every sub-environment has its own parameters.
+        is_repeatable: Whether any row may be stepped, even one that awaits its reset, and the step taken back. That
+            excludes steps that draw, change the state in place, loop or index tables, which could fail on the state of
+            an ended episode.
     """
 
     def __init__(
@@ -50,7 +119,7 @@ class Source:
     # ------------------------------------------------------------------ records
 
     def load(self, *kinds: RecordBuffers) -> list[str]:
-        """Bring records of the row into their variables."""
+        """Load records of the row into their variables."""
         lines: list[str] = []
         for records in kinds:
             row = "i" if records is not self.plan.params or self.has_own_params else "0"
@@ -66,98 +135,68 @@ class Source:
         return lines
 
     def store(self, records: RecordBuffers) -> list[str]:
-        """Write a record of the row back, if it is not changed where it lies."""
+        """Write a record of the row back, unless it was changed in place."""
         if not records.is_split:
             call = f"write_{records.variable}({records.prefix}, i, {records.variable})"
             return [call] if records.variable in self._copied else []
         return [f"{records.prefix}_{name}[i] = {records.variable}.{name}" for name in records.dtype.names or ()]
 
-    # ------------------------------------------------------------------ what happens to a row
+    # ------------------------------------------------------------------ events of a row
 
     def step(self, row: str = "i", *, is_masked: bool = False) -> list[str]:
         """Step the row, whose state and parameters are loaded; the state is not stored.
 
-        Leaves `earned`, `steps`, `is_terminated` and `is_truncated`.
+        Sets `earned`, `steps`, `is_terminated` and `is_truncated`.
 
         Args:
-            row: Of the action.
-            is_masked: Step rows that are `pending`, too, and take back what comes of it.
+            row: Index of the action.
+            is_masked: Also step rows that are `pending`, and restore them.
         """
-        plan, unless = self.plan, " and not pending" if is_masked else ""
-        results = "reward, terminates, truncates" if self._truncates else "reward, terminates"
-        late = "(steps >= limit or bool(truncates))" if self._truncates else "steps >= limit"
-        action = f"action_row(actions, {row})" if plan.spec.action.shape else f"actions[{row}]"
-        return [
-            *(self.load(plan.life) if self._is_drawing else ["life = new_life()"]),
-            f"{results} = step_(state, read_only({action}), as_generator(life.rng), read_only(params))",
-            *(self.store(plan.life) if self._is_drawing else []),
-            *(
-                f"state.{name} = s_{name}[i] if pending else state.{name}"
-                for name in plan.spec.state.names
-                if is_masked
-            ),
-            "steps = elapsed[i] + 1",
-            f"earned = {'0.0 if pending else ' if is_masked else ''}reward * 1.0",
-            f"is_terminated = bool(terminates){unless}",
-            f"is_truncated = {late}{unless}",
-            "elapsed[i] = steps",
-            "returns[i] += earned",
-        ]
+        spec = self.plan.spec
+        return fill(
+            _STEP_UNLESS_PENDING if is_masked else _STEP,
+            results="reward, terminates, truncates" if self._truncates else "reward, terminates",
+            is_late="(steps >= limit or bool(truncates))" if self._truncates else "steps >= limit",
+            action=f"action_row(actions, {row})" if spec.action.shape else f"actions[{row}]",
+            load_life=self.load(self.plan.life) if self._is_drawing else ["life = new_life()"],
+            store_life=self.store(self.plan.life) if self._is_drawing else [],
+            restore_state=[f"state.{name} = s_{name}[i] if pending else state.{name}" for name in spec.state.names],
+        )
 
     def begin(self) -> list[str]:
         """Begin an episode in the row, whose state and parameters are loaded; the state is not stored."""
-        return [
-            *self.load(self.plan.life),
-            "reset_(state, as_generator(life.rng), read_only(params))",
-            "life.episodes += 1",
-            "life.begun = now",
-            *self.store(self.plan.life),
-            "elapsed[i] = 0",
-            "returns[i] = 0.0",
-            "awaiting[i] = 0",
-        ]
+        return self._fill(_BEGIN)
 
     def seed(self) -> list[str]:
         """Seed the row's generator, if request `k` has a seed for it."""
-        lines = [*self.load(self.plan.life), "seed_(as_generator(life.rng), seeds[k])", *self.store(self.plan.life)]
-        return ["if is_seeded[k] != 0:", *deeper(lines)]
+        return self._fill(_SEED)
 
     def record(self) -> list[str]:
-        """Write entry `count` of the ended episodes, but for the row."""
-        return [
-            *self.load(self.plan.life),
-            "episode = ended[count]",
-            "episode.length = elapsed[i]",
-            "episode.episode = life.episodes - 1",
-            "episode.begun = life.begun",
-            "episode.total = returns[i]",
-        ]
+        """Write entry `count` of the ended episodes, except its row."""
+        return self._fill(_RECORD_ENDED)
+
+    def _fill(self, template: str) -> list[str]:
+        life = self.plan.life
+        return fill(template, load_life=self.load(life), store_life=self.store(life))
 
     def show(self, prefix: str = "", row: str = "i", canvas: str = "") -> list[str]:
         """Write observation and infos of the row, whose state is loaded.
 
         Args:
-            prefix: Of the names of the arrays.
-            row: Where in them.
-            canvas: What the observation is drawn to, if not to its row.
+            prefix: Prefix of the arrays' names.
+            row: Index into the arrays.
+            canvas: Array that the observation is drawn to, instead of its row.
         """
         spec = self.plan.spec
         array = f"{prefix}observations"
         place = f"{array}[{row}]" if spec.observation.parts else f"observation_row({array}, {row})"
         lines = [f"observe_(read_only(state), {canvas or place})"]
         for name in spec.info_fields:
-            shape = spec.state.dtype[name].shape
-            # Element by element, as device code has no memory in which to copy arrays.
-            for axis, length in enumerate(shape):
-                lines += deeper([f"for k{axis} in range({length}):"], axis)
-            index = f"[{', '.join(f'k{axis}' for axis in range(len(shape)))}]"
-            info = f"{prefix}i_{name}"
-            target = f"info_row_{name}({info}, {row}){index}" if shape else f"{info}[{row}]"
-            lines += deeper([f"{target} = state.{name}{index if shape else ''}"], len(shape))
+            lines += _write_info(name, f"{prefix}i_{name}", row, spec.state.dtype[name].shape)
         return lines
 
     def is_wrong(self) -> str:
-        """Return the condition that element `k` of the `flat` actions cannot be."""
+        """Return the condition that element `k` of the `flat` actions is outside the action space."""
         spec = self.plan.spec
         if not spec.action.parts:
             bounds = zip(("action_low", "action_high"), spec.action.limits or (), strict=False)
@@ -171,20 +210,21 @@ class Source:
         return " or ".join(tests)
 
 
+def _write_info(name: str, info: str, row: str, shape: tuple[int, ...]) -> list[str]:
+    """Copy a field of the state to its array, element by element: device code has no memory in which to copy arrays."""
+    if not shape:
+        return [f"{info}[{row}] = state.{name}"]
+    index = ", ".join(f"k{axis}" for axis in range(len(shape)))
+    lines = [f"info_row_{name}({info}, {row})[{index}] = state.{name}[{index}]"]
+    for axis in reversed(range(len(shape))):
+        lines = fill(_FOR, index=f"k{axis}", length=shape[axis], body=lines)
+    return lines
+
+
 def _is_outside(element: str, *bounds: Any) -> str:
     return f"{element} < {bounds[0]} or {element} >= {bounds[1]}" if bounds else f"{element} != {element}"
 
 
 def names_of(buffers: Iterable[Buffer]) -> str:
-    """Return the names, as arguments."""
+    """Return the buffers' names, as arguments."""
     return ", ".join(buffer.name for buffer in buffers)
-
-
-def indent(lines: Iterable[str], depth: int = 1) -> str:
-    """Return the lines as text, indented."""
-    return textwrap.indent("\n".join(lines), "    " * depth)
-
-
-def deeper(lines: Iterable[str], depth: int = 1) -> list[str]:
-    """Return the lines, indented."""
-    return [f"{'    ' * depth}{line}" for line in lines]

@@ -1,4 +1,4 @@
-"""Generated source and its machine code: compiled once, then loaded from the cache."""
+"""Generated source: templates, and machine code that is compiled once and then loaded from the cache."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib.metadata
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from string import Template
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,31 @@ from envfleet.native.references import fingerprint
 
 if TYPE_CHECKING:
     from envfleet.native.machine_code import MachineCode
+
+
+def fill(template: str, **values: Any) -> list[str]:
+    r"""Return the lines of a template, with its placeholders replaced.
+
+    Args:
+        template: Python source with placeholders such as `$name`.
+        **values: Values by name. A list or tuple is a block of lines: its placeholder stands alone on a line, whose
+            indentation the block gets, and an empty block removes that line. Other values are written in place.
+
+    Examples:
+        >>> print("\n".join(fill("for i in range($n):\n    $body", n=3, body=["x += i", "y -= i"])))
+        for i in range(3):
+            x += i
+            y -= i
+    """
+    lines: list[str] = []
+    for line in template.strip("\n").splitlines():
+        text = line.lstrip()
+        block = values.get(text[1:]) if text.startswith("$") else None
+        if isinstance(block, (list, tuple)):
+            lines += [line[: len(line) - len(text)] + each for each in block]
+        else:
+            lines.append(Template(line).substitute(values))
+    return lines
 
 
 def compile_source(
