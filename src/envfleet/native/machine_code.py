@@ -19,10 +19,13 @@ import llvmlite.binding as llvm
 import numba
 from numba import types
 
+from envfleet.native.jitting import FRAMEWORK
 from envfleet.native.numba_private import (
     CompilerBase,
     DefaultPassBuilder,
     Environment,
+    FunctionPass,
+    IRProcessing,
     JITCodeLibrary,
     TypingError,
     arrayobj,
@@ -140,11 +143,53 @@ class Part(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
-class DistinctArrays(Part):
-    """Compiles a function whose array arguments never overlap, so that LLVM may vectorise without asking."""
+class StatementPass(FunctionPass):
+    """Pass over user functions that inserts statements before others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def before(self, statement: Any, scope: Any, state: Any) -> list[Any]:
+        """Return the statements to insert before a statement, which may also be changed.
+
+        Args:
+            statement: Statement of numba's intermediate representation.
+            scope: Scope of its block, for temporary variables.
+            state: State of the compiler.
+        """
+        raise NotImplementedError
+
+    def run_pass(self, state: Any) -> bool:
+        """Change one function, unless it is part of this package."""
+        if state.func_id.modname.startswith(FRAMEWORK):
+            return False
+        for block in state.func_ir.blocks.values():
+            body = []
+            for statement in block.body:
+                body += [*self.before(statement, block.scope, state), statement]
+            block.body = body
+        return True
+
+
+class UserPart(Part):
+    """Compiler of a user's function to a part, with further passes."""
+
+    passes: tuple[type[StatementPass], ...]
 
     def define_pipelines(self) -> list[Any]:
-        """Return the same, with a flag."""
+        """Return numba's pipeline with the passes."""
+        (pipeline,) = super().define_pipelines()
+        for each in self.passes:
+            pipeline.add_pass_after(each, IRProcessing)
+        pipeline.finalize()
+        return [pipeline]
+
+
+class DistinctArrays(Part):
+    """Compiler of a function whose array arguments never overlap, so that LLVM can vectorize without checks."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Return numba's pipeline, with a flag."""
         self.state.flags.noalias = True
         return super().define_pipelines()
 

@@ -1,12 +1,13 @@
-"""NumPy's generator inside a kernel: PCG64, SeedSequence and the draws of `np.random.Generator`, bit for bit.
+"""NumPy's generator in compiled code: PCG64, SeedSequence and the draws of `np.random.Generator`, bit for bit.
 
-Every drawing function takes the state first, a record of `RNG_DTYPE` or any object with the same attributes, and
-changes it. The functions are plain scalar Python: numba compiles them for CPU and CUDA, where `fma=False` keeps
-`uniform` and `normal` exact to the last place. They also run as they are, on a state of NumPy scalars. Then wrap around
-is meant, but NumPy warns of it: callers wrap them in `np.errstate(over="ignore")`, or, where that does not reach, as in
-the threads of numba's CUDA simulator, filter the warnings `overflow encountered`.
+Problem. A kernel must draw the numbers that the same environment in Python draws, on CPU and CUDA.
 
-All arithmetic stays in uint64, because numba makes float64 of uint64 mixed with signed integers.
+Solution. Each draw takes the state first, a record of `RNG_DTYPE` or any object with the same attributes, and changes
+it. All are scalar Python functions that numba compiles; `fma=False` keeps `uniform` and `normal` exact on CUDA. All
+arithmetic is in uint64, because numba turns uint64 mixed with signed integers into float64. Uncompiled, on NumPy
+scalars, the functions overflow on purpose: wrap calls in `np.errstate(over="ignore")`.
+
+What remains. `exp` and `log1p` of CUDA may differ from the C library's in the last place; see `standard_normal`.
 
 Sources: M. E. O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number
 Generation" (HMC-CS-2014-0905), variant XSL-RR 128/64; M. E. O'Neill, "Developing a seed_seq Alternative" (2015);
@@ -35,9 +36,7 @@ from envfleet.native.ziggurat import (
 
 _WORDS = [(name, "u8") for name in ("state_hi", "state_lo", "inc_hi", "inc_lo")]
 RNG_DTYPE: Final = np.dtype([*_WORDS, ("uinteger", "u4"), ("has_uint32", "u4")], align=True)
-"""One PCG64: 128 bits of state, 128 bits of increment, and the half of a draw that is kept for the next 32-bit draw."""
-
-_RECORD = np.dtype((np.record, RNG_DTYPE))
+"""State of a PCG64: 128 bits of state, 128 bits of increment, and half a draw kept for the next 32-bit draw."""
 
 _MASK_32 = np.uint64(0xFFFFFFFF)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
@@ -50,7 +49,7 @@ _UNIT_53 = 1.0 / 9007199254740992.0
 _LAYER_BITS, _SIGN_BIT, _PLACE_BITS = np.uint64(0xFF), np.uint64(0x100), np.uint64((1 << 52) - 1)
 _EDGE_INVERSE = 1.0 / EDGE
 
-# SeedSequence multiplies its hash constant anew for each word it takes: all of them, in order.
+# SeedSequence multiplies its hash constant for each word; these are all values, in order.
 _ENTER = tuple(np.uint64(0x43B0D7E5 * pow(0x931E8875, k, 1 << 32) & 0xFFFFFFFF) for k in range(17))
 _LEAVE = tuple(np.uint64(0x8B51F9DD * pow(0x58F38DED, k, 1 << 32) & 0xFFFFFFFF) for k in range(9))
 _MIX_LEFT, _MIX_RIGHT = np.uint64(0xCA01F9DD), np.uint64(0x4973F715)
@@ -67,11 +66,11 @@ def _mixed(left: np.uint64, right: np.uint64) -> np.uint64:
 
 
 def seed(rng: Any, value: np.uint64) -> None:
-    """Put `rng` where `np.random.default_rng(value)` starts, which is `gymnasium.utils.seeding.np_random(value)`.
+    """Seed a state as `np.random.default_rng(value)` does, and so `gymnasium.utils.seeding.np_random(value)`.
 
     Args:
-        rng: The state to fill.
-        value: uint64. SeedSequence pads with zeros, so one word of entropy and two words whose upper is 0 are the same.
+        rng: State to fill.
+        value: Seed, uint64. One word of entropy equals two words of which the upper is 0: SeedSequence pads with zeros.
     """
     entropy = np.uint64(value)
     a = _hashed(entropy & _MASK_32, _ENTER[0], _ENTER[1])
@@ -128,7 +127,7 @@ def next_uint64(rng: Any) -> np.uint64:
 
 
 def next_uint32(rng: Any) -> np.uint64:
-    """Draw 32 random bits, as a uint64; every other call takes the upper half that the call before it left."""
+    """Draw 32 random bits, as a uint64; every other call returns the upper half of the draw before."""
     if rng.has_uint32 != 0:
         rng.has_uint32 = np.uint32(0)
         return np.uint64(rng.uinteger)
@@ -152,9 +151,9 @@ def integers(rng: Any, low: int, high: int | None = None, endpoint: bool = False
     """Draw an int64 from low to high - 1, or from 0 to low - 1, as `Generator.integers(low, high, endpoint=…)`.
 
     Args:
-        rng: The state.
-        low: int64.
-        high: int64 above `low`; if it is not, which `Generator` refuses, what is drawn is `low`.
+        rng: State of the generator.
+        low: Lower bound, int64.
+        high: Upper bound, int64. If it is not above `low`, which `Generator` rejects, `low` is returned.
         endpoint: Whether the upper bound itself may be drawn.
     """
     beyond = 0 if endpoint else 1
@@ -196,8 +195,8 @@ def _below_64(rng: Any, span: np.uint64) -> np.uint64:
 def standard_normal(rng: Any) -> float:
     """Draw a float64 from the standard normal distribution, as `Generator.standard_normal()`.
 
-    One draw in a hundred asks `exp` or `log1p`. Where these are not the C library that NumPy was built with (CUDA), a
-    draw from the tail may differ in the last place, and one in about 10**16 may be accepted here and refused there.
+    One draw in a hundred calls `exp` or `log1p`. If these are not those of NumPy's C library (CUDA), a draw from the
+    tail may differ in the last place, and one in about 10**16 may be accepted here and rejected there.
     """
     while True:
         word = next_uint64(rng)
@@ -315,14 +314,9 @@ def _log_gamma(x: float) -> float:
 
 
 def choice(rng: Any, a: Any, size: None = None, replace: bool = True, p: Any = None) -> Any:
-    """Draw an element of an array or tuple, as `Generator.choice(a, p=p)`.
+    """Draw an element of an array or tuple, as `Generator.choice(a, p=p)`; the sum of `p` is not checked.
 
-    Args:
-        rng: The state.
-        a: An array or a tuple.
-        size: Only for the order of arguments; with a size it is `choice_many`.
-        replace: Only for the order of arguments.
-        p: Probability of each, an array; they add up to 1, which is not checked.
+    `size` and `replace` are there for the order of arguments; `choice_many` takes them.
     """
     return a[_choose(rng, len(a), p)]
 
@@ -333,19 +327,19 @@ def choice_below(rng: Any, a: int, size: None = None, replace: bool = True, p: A
 
 
 def choice_many(rng: Any, a: Any, size: Any = None, replace: bool = True, p: Any = None) -> Any:
-    """Draw an array of `size` elements, as `Generator.choice(a, size, replace, p)`; not on CUDA, which makes no arrays.
+    """Draw an array of `size` elements, as `Generator.choice(a, size, replace, p)`; on the CPU only.
 
     Raises:
-        ValueError: More are to be drawn without replacement than there are.
+        ValueError: `size` exceeds the number of elements, without replacement.
     """
     return np.asarray(a)[choice_many_below(rng, len(a), size, replace, p)]
 
 
 def choice_many_below(rng: Any, a: int, size: Any = None, replace: bool = True, p: Any = None) -> Any:
-    """Draw an array of `size` numbers from 0 to a - 1, as `Generator.choice(a, size, replace, p)`; not on CUDA.
+    """Draw `size` numbers from 0 to a - 1, as `Generator.choice(a, size, replace, p)`; on the CPU only.
 
     Raises:
-        ValueError: More are to be drawn without replacement than there are.
+        ValueError: `size` exceeds `a`, without replacement.
     """
     if not replace:
         return _choose_distinct(rng, a, size, p)
@@ -371,7 +365,7 @@ def _choose(rng: Any, a: int, p: Any) -> np.int64:
 
 def _choose_distinct(rng: Any, a: int, size: int, p: Any) -> Any:
     if size > a:
-        raise ValueError("choice draws more without replacement than there are")
+        raise ValueError("choice without replacement draws more elements than it has")
     if p is not None:
         return _choose_distinct_by(rng, a, size, p.copy())
     places = np.empty(size, np.int64)
@@ -388,22 +382,22 @@ def _choose_distinct(rng: Any, a: int, size: int, p: Any) -> Any:
 
 
 def _choose_distinct_by(rng: Any, a: int, size: int, shares: Any) -> Any:
-    places, found = np.empty(size, np.int64), 0
-    while found < size:  # draw all that are missing, and keep the first of each
-        num_before = found
+    places, count = np.empty(size, np.int64), 0
+    while count < size:  # draw as many as are missing, without duplicates
+        num_before = count
         for _ in range(size - num_before):
             place = _choose(rng, a, shares)
-            if not _has(places[num_before:found], place):
-                places[found] = place
-                found += 1
-        for k in range(num_before, found):
+            if not _has(places[num_before:count], place):
+                places[count] = place
+                count += 1
+        for k in range(num_before, count):
             shares[places[k]] = 0.0
     return places
 
 
 def _has(places: Any, place: np.int64) -> bool:
-    for one in places:  # noqa: SIM110  # compiled code has no any()
-        if one == place:
+    for each in places:  # noqa: SIM110  # compiled code has no any()
+        if each == place:
             return True
     return False
 
@@ -415,7 +409,7 @@ def _shuffle_numbers(rng: Any, places: Any, first: int) -> None:
 
 
 def _up_to(rng: Any, last: np.uint64) -> np.int64:
-    mask = last  # then all bits below its highest
+    mask = last  # becomes all bits up to its highest
     for shift in (_1, _2, _4, _8, _16):
         mask |= mask >> shift
     word = next_uint32(rng) & mask
@@ -435,14 +429,14 @@ def shuffle(rng: Any, x: Any) -> None:
 
 
 def permutation(rng: Any, x: Any) -> Any:
-    """Return a copy of an array, shuffled, as `Generator.permutation(x)`; not on CUDA, which makes no arrays."""
+    """Return a shuffled copy of an array, as `Generator.permutation(x)`; on the CPU only."""
     shuffled = x.copy()
     shuffle(rng, shuffled)
     return shuffled
 
 
 def permutation_below(rng: Any, x: int) -> Any:
-    """Return the numbers below `x`, shuffled, as `Generator.permutation(x)`; not on CUDA."""
+    """Return the numbers below `x`, shuffled, as `Generator.permutation(x)`; on the CPU only."""
     shuffled = np.arange(x)
     shuffle(rng, shuffled)
     return shuffled
@@ -451,59 +445,54 @@ def permutation_below(rng: Any, x: int) -> Any:
 _OF_FLOATS = (random, uniform, standard_normal, normal, standard_exponential, exponential)
 _DRAWS = (*_OF_FLOATS, integers, poisson, choice, shuffle, permutation)
 METHODS: Final[dict[str, Callable[..., Any]]] = {draw.__name__: draw for draw in _DRAWS}
-"""What a kernel may call on its `rng`, by the name `np.random.Generator` gives it."""
+"""Methods of a kernel's `rng`, by their name in `np.random.Generator`."""
 
-INT_METHODS: Final[dict[str, Callable[..., Any]]] = {"choice": choice_below, "permutation": permutation_below}
-"""What is called in their place where the first argument is an int."""
-
-_MANY = {METHODS["choice"]: choice_many, INT_METHODS["choice"]: choice_many_below}
+_VARIANTS: Final[dict[tuple[str, bool, bool], Callable[..., Any]]] = {
+    ("choice", True, False): choice_below,
+    ("choice", False, True): choice_many,
+    ("choice", True, True): choice_many_below,
+    ("permutation", True, False): permutation_below,
+}
 
 
 def find_method(name: str, *, is_int: bool = False, is_many: bool = False) -> Callable[..., Any]:
-    """Return the function that draws, by the name that `np.random.Generator` gives it.
+    """Return the function that draws, by its name in `METHODS`.
 
     Args:
-        name: One of `METHODS`.
-        is_int: The first argument is an int.
-        is_many: `choice` has a `size`.
+        name: Name of the method.
+        is_int: Whether the first argument is an int.
+        is_many: Whether `choice` has a `size`.
     """
-    method = INT_METHODS.get(name, METHODS[name]) if is_int else METHODS[name]
-    return _MANY.get(method, method) if is_many else method
+    return _VARIANTS.get((name, is_int, is_many), METHODS[name])
 
 
 def from_generator(generator: np.random.Generator) -> np.record:
-    """Take the exact state of a generator, its kept 32 bits included.
-
-    Args:
-        generator: A generator over PCG64, as Gymnasium's `np_random` is.
-
-    Returns:
-        A record of `RNG_DTYPE` that owns its memory.
+    """Return the state of a generator over PCG64, such as Gymnasium's `np_random`, as a record of `RNG_DTYPE`.
 
     Raises:
-        InvalidArgument: The generator stands on another bit generator.
+        InvalidArgument: The generator uses another bit generator.
     """
     bits = generator.bit_generator
     if type(bits) is not np.random.PCG64:
         raise InvalidArgument(
-            f"the generator stands on {type(bits).__name__}, expected PCG64: "
-            "make it by np.random.default_rng(seed) or gymnasium.utils.seeding.np_random(seed)"
+            f"the generator uses {type(bits).__name__}, expected PCG64: "
+            "create it by np.random.default_rng(seed) or gymnasium.utils.seeding.np_random(seed)"
         )
     state: dict[str, Any] = dict(bits.state)
     words = (*divmod(state["state"]["state"], 1 << 64), *divmod(state["state"]["inc"], 1 << 64))
-    record: np.record = np.array([(*words, state["uinteger"], state["has_uint32"])], _RECORD)[0]
+    record: np.record = np.rec.array([(*words, state["uinteger"], state["has_uint32"])], RNG_DTYPE)[0]
     return record
 
 
 def to_generator(record: np.void) -> np.random.Generator:
-    """Make a generator that goes on exactly where `record`, a record of `RNG_DTYPE`, stands."""
+    """Return a generator that continues from a record of `RNG_DTYPE`."""
     generator = np.random.Generator(np.random.PCG64(0))
     read_into(generator, record)
     return generator
 
 
 def read_into(generator: np.random.Generator, record: np.void) -> None:
-    """Put a generator over PCG64 exactly where `record`, a record of `RNG_DTYPE`, stands."""
+    """Set the state of a generator over PCG64 to a record of `RNG_DTYPE`."""
     state_hi, state_lo, inc_hi, inc_lo, uinteger, has_uint32 = record.item()
     words: Any = {"state": state_hi << 64 | state_lo, "inc": inc_hi << 64 | inc_lo}
     state = {"bit_generator": "PCG64", "state": words, "has_uint32": has_uint32, "uinteger": uinteger}

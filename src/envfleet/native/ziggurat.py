@@ -1,12 +1,12 @@
-"""The 256 layers under the normal curve that NumPy's `standard_normal` draws from.
+"""Tables of the 256 layers under the normal curve from which NumPy's `standard_normal` draws.
 
 The curve f(x) = exp(-x²/2), x ≥ 0, is covered by 255 boxes and a base with the tail, all of one area. From the
 outermost edge inwards each edge follows from the one before: f(next) = f(edge) + area / edge. A draw takes a layer from
-8 bits and a place in it, one of 2**52, from 52 more; a place below the next edge needs no look at the curve.
+8 bits and a place in it, one of 2**52, from 52 more; a place below the next edge is inside the curve.
 
 NumPy's tables were made in float64, so the rounding of each operation is part of them. Here logarithms and exponentials
-are rounded correctly on every machine; then all 768 numbers come out as NumPy's, but for one exponential that its
-tables hold one unit in the last place higher (layer 38).
+are rounded correctly on every machine; then all 768 numbers equal NumPy's, except one exponential that its tables have
+one unit in the last place higher (layer 38).
 
 Source: G. Marsaglia and W. W. Tsang, "The Ziggurat Method for Generating Random Variables" (2000). NumPy fixes the
 details.
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 EDGE: Final = 3.654152885361009
-"""Where the tail begins: r."""
+"""Start of the tail: r."""
 
 _AREA = 0.004928673233974652
 _PLACES = 2.0**52
@@ -58,18 +58,18 @@ def _tables() -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float
 
 
 INSIDE, WIDTH, HEIGHT = _tables()
-"""Per layer: how many places need no look at the curve (uint64), the edge / 2**52, and the curve there (float64)."""
+"""By layer: number of places inside the curve (uint64), edge / 2**52, and height of the curve there (float64)."""
 
 
 # ---------------------------------------------------------------------- exponential
 
-# NumPy's tables of f(x) = exp(-x) were made with many digits and rounded at the end; numbers of places are even. The
-# innermost box ends at f(0) = 1 for this edge.
+# NumPy's tables of f(x) = exp(-x) were computed with many digits and rounded at the end; numbers of places are even.
+# With this edge the innermost box ends at f(0) = 1.
 
 _CLOSING_EDGE = decimal.Decimal("7.69711747013104971404462804801521549911395551")
 
 EXPONENTIAL_EDGE: Final = float(_CLOSING_EDGE)
-"""Where the tail of the exponential distribution begins."""
+"""Start of the tail of the exponential distribution."""
 
 
 def _exponential_tables() -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
@@ -91,4 +91,4 @@ def _exponential_tables() -> tuple[NDArray[np.uint64], NDArray[np.float64], NDAr
 
 
 EXPONENTIAL_INSIDE, EXPONENTIAL_WIDTH, EXPONENTIAL_HEIGHT = _exponential_tables()
-"""The same for the exponential distribution, with 2**53 places."""
+"""Tables of the exponential distribution, with 2**53 places."""

@@ -291,7 +291,7 @@ def test_a_part_of_an_array_is_shuffled_in_place(way: Way) -> None:
 
 
 def test_another_bit_generator_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="stands on MT19937, expected PCG64"):
+    with pytest.raises(InvalidArgument, match="uses MT19937, expected PCG64"):
         from_generator(np.random.Generator(np.random.MT19937(0)))
 
 

@@ -18,17 +18,10 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
+from envfleet.native import views
 from envfleet.native.jitting import FunctionTree
 from envfleet.native.rng import RNG_DTYPE
 from envfleet.native.rules import follow_rules, make_read_only
-from envfleet.native.views import (
-    add_clip,
-    make_array_at,
-    make_generator_cast,
-    make_generator_type,
-    make_new_record,
-    make_row_view,
-)
 
 _MOST_SUMS = 32  # of a layer, that a thread keeps in registers
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
@@ -39,17 +32,19 @@ kernel = cuda.jit(cache=True)
 make_function = FunctionTree(cuda.jit(device=True))
 """Makes a user's function, and all that it calls, compilable."""
 
-add_clip(extending, types)
-_generator = make_generator_type(
+views.add_clip(extending, types)
+_generator = views.make_generator_type(
     extending, types, extending.core_models.RecordModel, from_dtype(RNG_DTYPE), make_function
 )
-as_generator = make_generator_cast(intrinsic, _generator)
-new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, from_dtype, alignment=_RECORD_ALIGNMENT)
-row_view = functools.partial(make_row_view, intrinsic, types)
+as_generator = views.make_generator_cast(intrinsic, _generator)
+new_record = functools.partial(
+    views.make_new_record, intrinsic, cgutils.alloca_once, from_dtype, alignment=_RECORD_ALIGNMENT
+)
+row_view = functools.partial(views.make_row_view, intrinsic, types)
 # By way of the global address space, so that loads and stores need not find out which one it is.
-array_at = functools.partial(make_array_at, intrinsic, types, from_dtype, nvvm.ADDRSPACE_GLOBAL)
+array_at = functools.partial(views.make_array_at, intrinsic, types, from_dtype, nvvm.ADDRSPACE_GLOBAL)
 read_only = make_read_only(intrinsic, types)
-interleaved_row_view = functools.partial(make_row_view, intrinsic, types, is_interleaved=True)
+interleaved_row_view = functools.partial(views.make_row_view, intrinsic, types, is_interleaved=True)
 
 
 def row_copy(length: int, *, is_read: bool) -> Any:
