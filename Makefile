@@ -64,7 +64,7 @@ check: ## Everything CI runs
 	@$(MAKE) --no-print-directory test
 
 bench: $(READY) ## Compare fleets and kernels with their peers (20 minutes)
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks fleet kernels --json build/benchmarks.json --plot build/benchmarks.png
 
 # An environment of its own, since these packages need older versions of others.
 thirdparty: ## Compare fleets of other packages' environments with Gymnasium (15 minutes)

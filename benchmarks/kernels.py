@@ -1,209 +1,287 @@
-"""Kernels against EnvPool, Gymnasium's native vector environment, the bare loop, and what the machine can do.
+"""Kernels against the original environments, EnvPool, Gymnasium's vector environment, gymnax and pgx.
 
-    python benchmarks/kernels.py OUT            # everything, about six minutes
-    python benchmarks/kernels.py OUT --quick    # a subset, about a minute
-
-Writes OUT/kernels.json (raw figures of every round), OUT/kernels.txt (the tables) and OUT/kernels.png. What is
-compared, and how: benchmarks/README.md.
+All contenders live in this process, because a call of some microseconds cannot be timed from another one. Rows that are
+resets are not counted: their share is measured separately.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import dataclasses
-import datetime as dt
+import functools
 import gc
+import importlib
 import itertools
-import json
-import random
-import statistics
+import os
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-import kernel_seats as seats
+import gymnasium
 import numpy as np
-from kernel_compile import Compiling, measure_compiling
-from kernel_limits import Peak, Work, count_work, measure_peak
-from kernel_report import plot, report
+from benchmarks.case import Record, Session, rate_of
+from benchmarks.worker import Worker
+from gymnasium.vector.utils import batch_space
 
-from envfleet.bench.results import describe_machine
-from envfleet.envs.classic.cartpole import CartPole
+import envfleet
+from envfleet.bench.contenders import EnvPool
+from envfleet.bench.workloads import resolve
 
-SIZES = (1, 8, 64, 1024, 8192, 32_768, 131_072, 1_048_576)
-QUICK_SIZES = (1, 8, 1024, 131_072)
-_RING = 64
-_WARM_UP_STEPS, _WARM_UP_S = 40, 3.0  # so many random steps spread the ends of CartPole's episodes
-_COUNTED_ROWS = 20_000  # some 900 resets of CartPole: a share known to 0.2 % of all rows
+COUNTED_ROWS = 20_000  # CartPole ends some 900 episodes in them: a share known to 0.2 % of all rows
 
 
-@dataclasses.dataclass
-class Samples:
-    """What one contender did with one number of sub-environments.
+class Stepped(NamedTuple):
+    """Something to step: a function of actions that returns what `VectorEnv.step` does, and a batch of actions."""
 
-    Attributes:
-        contender: Its name.
-        num_envs: Sub-environments.
-        call_s: Wall time of one step of all of them, per round.
-        reset_share: Rows that were resets rather than transitions, with random actions.
-    """
-
-    contender: str
+    step: Callable[[Any], Any]
+    actions: Any
     num_envs: int
-    call_s: list[float] = dataclasses.field(default_factory=list)
-    reset_share: float = 0.0
+    has_reset_rows: bool = True
 
-    @property
-    def rates(self) -> list[float]:
-        """Transitions a second, per round."""
-        return [self.num_envs * (1.0 - self.reset_share) / one for one in self.call_s]
+    def rate(self, seconds: float) -> Callable[[], float]:
+        """Return a function that measures transitions per second, after spreading the ends of episodes."""
+        pool = self.actions[np.random.default_rng(0).integers(self.num_envs, size=self.num_envs + 64)]
+        batches = itertools.cycle([pool[first : first + self.num_envs] for first in range(64)])
+        calls, start_s = 0, time.perf_counter()
+        while calls < 40 and time.perf_counter() - start_s < 3.0:
+            self.step(next(batches))
+            calls += 1
+        call_s = (time.perf_counter() - start_s) / calls
+        share = self._reset_share(batches) if self.has_reset_rows else 0.0
+        chunk = max(1, int(seconds / 10 / call_s))
+        return rate_of(lambda: self.step(next(batches)), self.num_envs * (1.0 - share), seconds, chunk)
 
-    @property
-    def rate(self) -> float:
-        """Their median."""
-        return statistics.median(self.rates)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if --strict was given and a floor was missed."""
-    options = _parse(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    work = count_work(CartPole, 1)
-    sizes = QUICK_SIZES if options.quick else SIZES
-    peaks: dict[int, Peak] = {}
-
-    def save(compiling: list[Compiling]) -> None:  # after every case, so that one that is stopped keeps its figures
-        _save(options.out / "kernels.json", started_at, samples, work, peaks, compiling)
-
-    samples: list[Samples] = []
-    for num_envs in sizes:
-        samples += _compare(num_envs, seats.cartpole(num_envs, is_quick=options.quick), options)
-        save([])
-    _tell("what the machine can do")
-    peaks |= {count: measure_peak(count, [work.bytes * size for size in sizes]) for count in (1, 2)}
-    _tell("compiling")
-    compiling = measure_compiling(seats.kernel_ids()[: 1 if options.quick else None])
-    save(compiling)
-    lines, has_missed = report(samples, work, peaks, compiling)
-    text = "\n".join(lines)
-    (options.out / "kernels.txt").write_text(text + "\n", encoding="utf-8")
-    print(text)
-    plot(samples, work, peaks, options.out / "kernels.png")
-    return 1 if options.strict and has_missed else 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure kernels.")
-    parser.add_argument("out", type=Path, help="folder for figures, tables and the plot")
-    parser.add_argument("--quick", action="store_true", help="a subset in about a minute")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if a floor is missed")
-    parser.add_argument("--seconds", type=float, help="length of one measurement; 0.2, or 0.1 with --quick")
-    parser.add_argument("--rounds", type=int, help="measurements per contender; 5, or 3 with --quick")
-    options = parser.parse_args(arguments)
-    options.seconds = options.seconds or (0.1 if options.quick else 0.2)
-    options.rounds = options.rounds or (3 if options.quick else 5)
-    return options
-
-
-def _compare(num_envs: int, contenders: Sequence[seats.Seat], options: argparse.Namespace) -> list[Samples]:
-    """Measure some contenders in rounds, each of which has all of them in a new order."""
-    order = random.Random(0)
-    with contextlib.ExitStack() as stack:
-        running = []
-        for seat in contenders:
-            _tell(f"{num_envs:,} × CartPole: {seat.label}")
-            vector = seat.make(num_envs)
-            stack.callback(vector.close)
-            ring = random_actions(vector, num_envs)
-            warm_up(vector.step, ring)
-            running.append((Samples(seat.name, num_envs), vector, ring))
-        for _ in range(options.rounds):
-            for sample, vector, ring in order.sample(running, len(running)):
-                with without_collector():
-                    sample.call_s.append(time_step(vector.step, ring, options.seconds) / vector.steps_per_call)
-        for sample, vector, ring in running:
-            sample.reset_share = reset_share(vector, num_envs, ring)
-    return [sample for sample, _, _ in running]
-
-
-def random_actions(vector: Any, num_envs: int) -> Iterator[Any]:
-    """Random actions without end: views of one array, each shifted by one from the last."""
-    vector.action_space.seed(0)
-    drawn = vector.action_space.sample()
-    pool = drawn[np.random.default_rng(0).integers(num_envs, size=num_envs + _RING)]
-    return itertools.cycle([pool[first : first + num_envs] for first in range(_RING)])
-
-
-def warm_up(step: Callable[[Any], Any], ring: Iterator[Any]) -> None:
-    end_s = time.perf_counter() + _WARM_UP_S
-    for _ in range(_WARM_UP_STEPS):
-        step(next(ring))
-        if time.perf_counter() > end_s:
-            break
-
-
-def time_step(step: Callable[[Any], Any], ring: Iterator[Any], seconds: float) -> float:
-    """Mean wall time of a step; results are held until the next, as a caller does."""
-    clock = time.perf_counter
-    start_s = clock()
-    result = step(next(ring))
-    chunk = max(1, int(seconds / 10 / (clock() - start_s)))
-    count, start_s = 0, clock()
-    while True:
-        for actions in itertools.islice(ring, chunk):
-            result = step(actions)
-        count += chunk
-        elapsed_s = clock() - start_s
-        if elapsed_s > seconds:
-            del result
-            return elapsed_s / count
+    def _reset_share(self, batches: Iterator[Any]) -> float:
+        ended = [self.step(next(batches))[2:4] for _ in range(max(4, COUNTED_ROWS // self.num_envs))]
+        return float(np.mean([terminated | truncated for terminated, truncated in ended]))
 
 
 @contextlib.contextmanager
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+def _vector(envs: Any, num_envs: int, action_space: Any = None, **reset: Any) -> Iterator[Stepped]:
+    envs.reset(**reset)
+    space = envs.action_space if action_space is None else batch_space(action_space, num_envs)
+    space.seed(0)
+    with contextlib.closing(envs):
+        yield Stepped(envs.step, space.sample(), num_envs)
 
 
-def reset_share(vector: Any, num_envs: int, ring: Iterator[Any]) -> float:
-    """The share of rows that are resets: with next-step autoreset there is one for every episode that ends."""
-    calls = max(4, _COUNTED_ROWS // num_envs)
-    return statistics.fmean(vector.count_resets(actions) for actions in itertools.islice(ring, calls))
+def kernel_fleet(env_id: str, num_envs: int, **options: Any) -> Any:
+    """Return a context manager of a fleet of a kernel."""
+    return _vector(envfleet.make(env_id, num_envs, backend="kernel", **options), num_envs, seed=0)
 
 
-def _save(
-    path: Path,
-    started_at: str,
-    samples: Sequence[Samples],
-    work: Work,
-    peaks: dict[int, Peak],
-    compiling: list[Compiling],
+def envpool(env_id: str, num_envs: int, threads: int = 2) -> Any:
+    """Return a context manager of EnvPool's environments."""
+    gymnasium.logger.min_level = gymnasium.logger.ERROR  # EnvPool's bounds cause warnings about precision
+    make = importlib.import_module("envpool").make_gymnasium
+    envs = make(env_id, num_envs=num_envs, num_threads=min(threads, num_envs), seed=0)
+    return _vector(envs, num_envs, envs.action_space)
+
+
+@contextlib.contextmanager
+def loop(make_env: Callable[[], Any], num_envs: int) -> Iterator[Stepped]:
+    """Yield a Python loop over environments that throws everything away."""
+    envs = [make_env() for _ in range(num_envs)]
+    for index, env in enumerate(envs):
+        env.reset(seed=index)
+    space = batch_space(envs[0].action_space, num_envs)
+    space.seed(0)
+
+    def step(actions: Any) -> None:
+        for env, action in zip(envs, actions, strict=True):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+
+    yield Stepped(step, space.sample(), num_envs, has_reset_rows=False)
+    for env in envs:
+        env.close()
+
+
+def measure(session: Session, setting: str, contenders: dict[str, Any], others: dict[str, Any] | None = None) -> None:
+    """Open contenders, given as context managers of `Stepped`, and compare them with garbage collection off."""
+    with contextlib.ExitStack() as stack:
+        turns = {name: stack.enter_context(one).rate(session.seconds) for name, one in contenders.items()}
+        gc.collect()
+        gc.disable()
+        stack.callback(gc.enable)
+        session.compare(setting, {**turns, **(others or {})})
+
+
+def compare_cartpole(session: Session, *, sizes: tuple[int, ...] = (1, 8, 1024, 131_072)) -> None:
+    """Compare CartPole as a kernel with all other ways to step it; one step of one sub-environment is a call."""
+    kernel = functools.partial(kernel_fleet, "envfleet/CartPole-v1")
+    for num_envs in sizes:
+        contenders = {"kernel": kernel(num_envs), "kernel, copy=False": kernel(num_envs, copy=False)}
+        for threads in (1, 2):
+            if threads <= num_envs:
+                contenders[f"kernel, {threads} threads"] = kernel(num_envs, workers=threads)
+        if EnvPool().absence(resolve("CartPole-v1")) is None:
+            contenders["EnvPool"] = envpool("CartPole-v1", num_envs)
+            contenders["EnvPool, 1 thread"] = envpool("CartPole-v1", num_envs, 1)
+        native = gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
+        contenders["CartPoleVectorEnv"] = _vector(native, num_envs, seed=0)
+        if num_envs <= 1024:
+            contenders["loop"] = loop(lambda: gymnasium.make("CartPole-v1", disable_env_checker=True), num_envs)
+        measure(session, f"{num_envs:,}", contenders)
+
+
+class Game(NamedTuple):
+    """Kernel and its peers: constructor of the original, id in EnvPool, package and name in JAX."""
+
+    name: str
+    original: Callable[[], Any] | None = None
+    in_envpool: str | None = None
+    in_jax: tuple[str, str] | None = None
+
+
+class _MinAtar:
+    """A game of the package minatar with the methods that a loop calls."""
+
+    def __init__(self, game: str) -> None:
+        self._env = importlib.import_module("minatar").Environment(game)
+        self._actions: list[int] = self._env.minimal_action_set()
+        self.action_space = gymnasium.spaces.Discrete(len(self._actions))
+        self.close = lambda: None
+
+    def reset(self, *, seed: int | None = None) -> None:
+        if seed is not None:
+            self._env.seed(seed)
+        self._env.reset()
+
+    def step(self, action: int) -> Any:
+        reward, ended = self._env.act(self._actions[action])
+        return self._env.state(), reward, ended, False, {}
+
+
+def _gymnasium(env_id: str, package: str = "") -> Game:
+    make = functools.partial(gymnasium.make, env_id, disable_env_checker=True)
+    return Game(env_id, make, env_id, (package, env_id) if package else None)
+
+
+def _minigrid(env_id: str) -> Game:
+    def make() -> Any:
+        wrap = importlib.import_module("minigrid.wrappers").ImgObsWrapper
+        return wrap(gymnasium.make(env_id, disable_env_checker=True))
+
+    return Game(env_id, make, env_id)
+
+
+def _minatar(name: str, game: str) -> Game:
+    return Game(f"MinAtar-{name}-v1", functools.partial(_MinAtar, game), in_jax=("gymnax", f"{name}-MinAtar"))
+
+
+_CONTROL = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")
+_TEXT = ("FrozenLake-v1", "Taxi-v3", "CliffWalking-v1", "Blackjack-v1")
+_GRIDS = ("Empty-8x8", "DoorKey-8x8", "FourRooms", "LavaCrossingS9N1")
+GAMES = (
+    *(_gymnasium(name, "gymnax") for name in _CONTROL),
+    *map(_gymnasium, _TEXT),
+    *(_minatar(name, name.lower()) for name in ("Asterix", "Breakout", "Freeway", "Seaquest")),
+    _minatar("SpaceInvaders", "space_invaders"),
+    *(_minigrid(f"MiniGrid-{name}-v0") for name in (*_GRIDS, "MultiRoom-N6")),
+    Game("ConnectFour-v0", in_jax=("pgx", "connect_four")),
+    Game("2048-v0", in_jax=("pgx", "2048")),
+)
+
+
+def compare_games(
+    session: Session,
+    *,
+    sizes: tuple[int, ...] = (8, 1024, 16_384),
+    games: tuple[str, ...] = tuple(one.name for one in GAMES),
+    jax: str = "",
 ) -> None:
-    found = {
-        "kind": "envfleet.kernels",
-        "schema_version": 1,
-        "started_at": started_at,
-        "machine": dataclasses.asdict(describe_machine(["envpool", "numba", "llvmlite"])),
-        "samples": [dataclasses.asdict(sample) for sample in samples],
-        "work_of_a_cartpole_step": dataclasses.asdict(work),
-        "peaks_by_threads": {count: dataclasses.asdict(peak) for count, peak in peaks.items()},
-        "compiling": [dataclasses.asdict(one) for one in compiling],
-    }
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    """Compare every kernel with its peers; `jax` is an interpreter that has gymnax, pgx and JAX.
+
+    The loop over the original has 8 environments, because its rate hardly depends on their number.
+    """
+    for game, num_envs in itertools.product((game for game in GAMES if game.name in games), sizes):
+        contenders = {"kernel": kernel_fleet(f"envfleet/{game.name}", num_envs)}
+        if game.in_envpool is not None:
+            contenders["EnvPool"] = envpool(game.in_envpool, num_envs)
+        if game.original is not None:
+            contenders["loop"] = loop(game.original, 8)
+        with contextlib.ExitStack() as stack:
+            others = {}
+            if game.in_jax is not None and jax:
+                worker = stack.enter_context(Worker("jax_side", "game", *game.in_jax, num_envs, python=jax))
+                others["JAX"] = functools.partial(worker.ask, session.seconds)
+            measure(session, f"{num_envs:,} × {game.name}", contenders, others)
 
 
-def _tell(text: str) -> None:
-    sys.stderr.write(f"\r\033[K{text}" if sys.stderr.isatty() else f"{text}\n")
-    sys.stderr.flush()
+def compare_hockey(session: Session, *, sizes: tuple[int, ...] = (1, 256, 4096)) -> None:
+    """Compare compiled hockey with Box2D: steps per second of CPU time of this process."""
+    from envfleet.envs.hockey import BasicOpponent, HockeyEnv
+    from envfleet.envs.hockey.constants import AGENT, STRONG, WEAK
+    from envfleet.envs.hockey.kernel.game import Hockey
+
+    def box2d(players: tuple[int, int]) -> float:
+        env, rng = HockeyEnv(), np.random.default_rng(0)
+        opponents = [None if one == AGENT else BasicOpponent(weak=one == WEAK, seed=0) for one in players]
+        observation, _ = env.reset(seed=0)
+        start_s, steps = time.process_time(), 3_000
+        for _ in range(steps):
+            views = observation, env.obs_agent_two()
+            pairs = zip(opponents, views, strict=True)
+            actions = [rng.uniform(-1, 1, 4) if player is None else player.act(view) for player, view in pairs]
+            observation, _, terminated, truncated, _ = env.step(np.concatenate(actions))
+            if terminated or truncated:
+                observation, _ = env.reset()
+        return steps / (time.process_time() - start_s)
+
+    def compiled(fleet: Any, actions: Any) -> float:
+        start_s, calls = time.process_time(), max(200_000 // fleet.num_envs, 20) // (8 if fleet.num_envs == 1 else 1)
+        for call in range(calls):
+            fleet.step(actions[call % 16])
+        return calls * fleet.num_envs / (time.process_time() - start_s)
+
+    all_players = {"random": (AGENT, AGENT), "strong, weak": (STRONG, WEAK), "strong, strong": (STRONG, STRONG)}
+    for name, players in all_players.items():
+        with contextlib.ExitStack() as stack:
+            contenders: dict[str, Callable[[], float]] = {"Box2D": functools.partial(box2d, players)}
+            for size in sizes:
+                fleet = envfleet.make(Hockey, size, backend="kernel", player_one=players[0], player_two=players[1])
+                stack.enter_context(fleet).reset(seed=0)
+                actions = np.random.default_rng(0).uniform(-1, 1, (16, size, 2, 4)).astype(np.float32)
+                contenders[f"{size:,} compiled"] = functools.partial(compiled, fleet, actions)
+            session.compare(name, contenders)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+_COMPILE_KERNEL = """
+import sys, time
+import envfleet, numba
+start_s = time.process_time()
+envfleet.make(sys.argv[1], 8, backend="kernel").reset(seed=0)
+print(time.process_time() - start_s)
+"""
+_COMPILE_AGENT = """
+import sys, time
+import torch
+from benchmarks.updates import our_update
+torch.set_num_threads(1)
+update = our_update(sys.argv[1], (128, 128), 256)
+start_s = time.process_time()
+update(1)
+print(time.process_time() - start_s)
+"""
+
+
+def measure_compiling(
+    session: Session, *, names: tuple[str, ...] = ("envfleet/CartPole-v1", "envfleet/Hockey-v0", "SAC", "DDDQN")
+) -> None:
+    """Measure the CPU time of a kernel's first `make` and `reset`, or of an agent's first update, without imports."""
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            for cache in ("empty cache", "full cache"):
+                session.progress(f"{name}, {cache}")
+                done = subprocess.run(
+                    [sys.executable, "-c", _COMPILE_KERNEL if "/" in name else _COMPILE_AGENT, name],
+                    env={**os.environ, "ENVFLEET_CACHE_DIR": folder, "NUMBA_CACHE_DIR": folder},
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    check=True,
+                )
+                session.add(Record(name, cache, [float(done.stdout)]))

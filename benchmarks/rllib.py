@@ -1,33 +1,24 @@
-"""RLlib at six figures: `vec`, the usual sketch of packed vectorization, and envfleet's, on compiled Pendulums.
-
-    python benchmarks/rllib.py OUT                     # 1,000, 5,000 and 100,000 sub-environments: half an hour
-    python benchmarks/rllib.py OUT --num-envs 1000     # five minutes
-
-Writes OUT/rllib.json. Every contender trains PPO in a process of its own with batches of 100,000 samples, 5 epochs, one
-minibatch; `sketch` is in `rllib_sketch.py`. Seconds per iteration are given as wall-clock and as CPU time of that
-process: on a busy machine only CPU time compares. `network` is the part of sampling and connectors that the networks
-take for actions and values, with fused dense layers in `packed_vec`. A first iteration is not counted.
-"""
+"""RLlib with `vec`, with packed batches, and with a sketch of them; learning curves of PPO three ways."""
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
+import logging
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-CONTENDERS = ("vec", "sketch", "packed_vec")
-FLOORS = {"sampling + connectors, vec / packed_vec": 15.0, "iteration, sketch / packed_vec": 1.3}
+from benchmarks.case import Record, Session, Trained
+from benchmarks.worker import ROOT
 
 
 class Stopwatch:
-    """Adds up wall-clock and CPU seconds of named methods, per iteration."""
+    """Sums wall-clock and CPU seconds of named functions."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
@@ -43,13 +34,13 @@ class Stopwatch:
 
         return timed
 
-    def lap(self) -> dict[str, list[float]]:
+    def pop(self) -> dict[str, list[float]]:
         seconds, self.seconds = self.seconds, {}
         return seconds
 
 
 class TimedConnector:
-    """Stands in for a learner connector, and times it, and what it asks the critic."""
+    """Replaces a learner connector; times it and the critic's passes in it."""
 
     def __init__(self, connector: Any, module: Any, watch: Stopwatch) -> None:
         self._call, self._module, self._watch = watch.wrap("connectors", connector), module, watch
@@ -63,13 +54,13 @@ class TimedConnector:
 
 
 def configure(contender: str, num_envs: int, batch_size: int) -> Any:
-    """The contender's configuration, with the same PPO settings for all."""
+    """Return the contender's configuration, with the same PPO settings for all."""
     from ray.rllib.algorithms.ppo import PPOConfig
 
     from envfleet.rllib import PackedPPOConfig
 
     if contender == "sketch":
-        from rllib_sketch import sketch_config
+        from benchmarks.rllib_sketch import sketch_config
 
         config, size = sketch_config(num_envs), batch_size // num_envs
         config.env_runners(num_env_runners=0, num_envs_per_env_runner=1)
@@ -83,10 +74,8 @@ def configure(contender: str, num_envs: int, batch_size: int) -> Any:
     ).debugging(seed=0)
 
 
-def measure(contender: str, num_envs: int, batch_size: int, iterations: int, threads: int) -> dict[str, Any]:
-    """Train, and take the seconds of every part of an iteration."""
-    import logging
-
+def measure(contender: str, num_envs: int, batch_size: int, iterations: int, threads: int) -> dict[str, list[float]]:
+    """Train; return the medians of wall-clock and CPU seconds of every part of an iteration, without the first."""
     import ray
     import torch
     from ray.rllib.core import DEFAULT_MODULE_ID
@@ -106,70 +95,115 @@ def measure(contender: str, num_envs: int, batch_size: int, iterations: int, thr
     laps = []
     for _ in range(iterations + 1):
         train()
-        lap = watch.lap()
+        lap = watch.pop()
         lap["learner"] = [total - part for total, part in zip(lap.pop("update"), lap["connectors"], strict=True)]
         laps.append(lap)
     algorithm.stop()
     ray.shutdown()
-    median = {
-        name: [statistics.median(lap[name][kind] for lap in laps[1:]) for kind in (0, 1)] for name in sorted(laps[0])
-    }
-    return {"contender": contender, "num_envs": num_envs, "seconds": median, "load": os.getloadavg()[0]}
+    return {name: [statistics.median(lap[name][kind] for lap in laps[1:]) for kind in (0, 1)] for name in laps[0]}
 
 
-def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
-    """What the floors are about, in CPU time."""
-    cpu = {result["contender"]: {name: pair[1] for name, pair in result["seconds"].items()} for result in results}
-    found = {}
-    if {"vec", "packed_vec"} <= cpu.keys():
-        vec, packed = (cpu[name]["sampling"] + cpu[name]["connectors"] for name in ("vec", "packed_vec"))
-        found["sampling + connectors, vec / packed_vec"] = vec / packed
-        vec, packed = vec - cpu["vec"]["network"], packed - cpu["packed_vec"]["network"]
-        found["the same without the network's own passes"] = vec / packed
-        found["iteration, vec / packed_vec"] = cpu["vec"]["iteration"] / cpu["packed_vec"]["iteration"]
-    if {"sketch", "packed_vec"} <= cpu.keys():
-        found["iteration, sketch / packed_vec"] = cpu["sketch"]["iteration"] / cpu["packed_vec"]["iteration"]
-        found["learner, sketch / packed_vec"] = cpu["sketch"]["learner"] / cpu["packed_vec"]["learner"]
-    return found
+def compare_rllib(
+    session: Session,
+    *,
+    sizes: tuple[int, ...] = (1000, 5000, 100_000),
+    contenders: tuple[str, ...] = ("packed_vec", "vec", "sketch"),
+    batch_size: int = 100_000,
+    threads: int = os.cpu_count() or 1,
+) -> None:
+    """Compare CPU seconds of the parts of an iteration, each contender in a process of its own.
+
+    `network` is the share of sampling and connectors that the networks take. The notes are wall-clock seconds.
+    """
+    for num_envs in sizes:
+        for name in contenders:
+            if name == "vec" and num_envs > 10_000:
+                continue  # takes minutes for episode objects, one per sub-environment
+            session.progress(f"{num_envs:,}: {name}")
+            arguments = [name, num_envs, max(batch_size, num_envs), session.rounds, threads]
+            command = [sys.executable, "-W", "ignore", "-m", "benchmarks.rllib", *map(str, arguments)]
+            done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+            parts = json.loads(done.stdout.splitlines()[-1])
+            parts["sampling and connectors"] = [
+                a + b for a, b in zip(parts["sampling"], parts["connectors"], strict=True)
+            ]
+            for part, (wall_s, cpu_s) in parts.items():
+                session.add(Record(f"{num_envs:,}, {part}", name, [cpu_s], {"wall s": f"{wall_s:.2f}"}))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--num-envs", type=int, nargs="+", default=[1000, 5000, 100_000])
-    parser.add_argument("--contenders", nargs="+", default=CONTENDERS, choices=CONTENDERS)
-    parser.add_argument("--batch-size", type=int, default=100_000)
-    parser.add_argument("--iterations", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # in the process of one contender
-    chosen = parser.parse_args()
-    if chosen.one:
-        (num_envs,), (contender,) = chosen.num_envs, chosen.contenders
-        result = measure(contender, num_envs, chosen.batch_size, chosen.iterations, chosen.threads)
-        chosen.out.write_text(json.dumps(result))
-        return
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    report = []
-    for num_envs in chosen.num_envs:
-        results = []
-        for contender in chosen.contenders:
-            if contender == "vec" and num_envs > 10_000:
-                continue  # minutes of episode objects, one per sub-environment
-            file = chosen.out / f"rllib-{contender}-{num_envs}.json"
-            options = ["--batch-size", str(max(chosen.batch_size, num_envs)), "--iterations", str(chosen.iterations)]
-            options += ["--threads", str(chosen.threads), "--num-envs", str(num_envs), "--contenders", contender]
-            subprocess.run([sys.executable, "-W", "ignore", __file__, str(file), "--one", *options], check=True)
-            results.append(json.loads(file.read_text()))
-            file.unlink()
-            seconds = {name: f"{cpu:.2f} ({wall:.2f})" for name, (wall, cpu) in results[-1]["seconds"].items()}
-            print(f"{contender:10} {num_envs:7,}  CPU (wall) s per iteration: {seconds}", flush=True)
-        found = ratios(results)
-        for name, ratio in found.items():
-            floor = f"  floor {FLOORS[name]}" if name in FLOORS else ""
-            print(f"    {name}: {ratio:.1f}{floor}")
-        report.append({"num_envs": num_envs, "results": results, "ratios": found})
-    (chosen.out / "rllib.json").write_text(json.dumps(report, indent=1))
+HIDDEN = (64, 64)
+TASKS: dict[str, dict[str, Any]] = {
+    "Pendulum-v1": {
+        "num_envs": 32, "batch_size": 6400, "minibatch_size": 640, "num_epochs": 10, "learning_rate": 1e-3,
+        "gamma": 0.95, "lambda_": 0.95, "iterations": 80,
+    },
+    "CartPole-v1": {
+        "num_envs": 16, "batch_size": 2048, "minibatch_size": 256, "num_epochs": 10, "learning_rate": 1e-3,
+        "gamma": 0.99, "lambda_": 0.95, "iterations": 40,
+    },
+}  # fmt: skip
+
+
+def compare_learning(session: Session, *, tasks: tuple[str, ...] = tuple(TASKS)) -> None:
+    """Compare returns of PPO from equally many samples: RLlib's `vec`, `packed_vec`, and our own agent."""
+    import torch
+
+    from envfleet.rllib.experiments.training import quiet_ray
+
+    torch.set_num_threads(1)
+    with quiet_ray():
+        for name in tasks:
+            settings = dict(TASKS[name])
+            iterations = settings.pop("iterations")
+            contenders: dict[str, Callable[[int], Trained]] = {
+                way: functools.partial(_learn_by_rllib, name, way, iterations, settings)
+                for way in ("vec", "packed_vec")
+            }
+            contenders["envfleet PPO"] = functools.partial(_learn, name, iterations, settings)
+            session.train(name, contenders)
+
+
+def _trained(curve: list[tuple[float, float]]) -> Trained:
+    """Return the mean of the last ten iterations."""
+    return Trained(statistics.fmean(value for _, value in curve[-10:]), curve)
+
+
+def _learn_by_rllib(env: str, way: Any, iterations: int, settings: dict[str, Any], seed: int) -> Trained:
+    from envfleet.rllib.experiments.training import TrainingPlan, build, train
+
+    plan = TrainingPlan(env=f"envfleet/{env}", way=way, hidden=HIDDEN, seed=seed, **settings)
+    samples, curve = 0, []
+    with build(plan) as algorithm:
+        for iteration in train(algorithm, plan, iterations):
+            samples += iteration.samples
+            if iteration.episode_return is not None:
+                curve.append((float(samples), iteration.episode_return))
+    return _trained(curve)
+
+
+def _learn(env: str, iterations: int, settings: dict[str, Any], seed: int) -> Trained:
+    import envfleet
+    from envfleet.agents import PPO, Collector, PPOConfig
+
+    num_envs = settings["num_envs"]
+    config = PPOConfig(
+        learning_rate=settings["learning_rate"],
+        gamma=settings["gamma"],
+        gae_lambda=settings["lambda_"],
+        num_epochs=settings["num_epochs"],
+        num_minibatches=settings["batch_size"] // settings["minibatch_size"],
+        hidden=HIDDEN,
+    )
+    curve = []
+    with envfleet.make(f"envfleet/{env}", num_envs, backend="kernel", autoreset_mode="SAME_STEP") as fleet:
+        agent = PPO(fleet.single_observation_space, fleet.single_action_space, config, num_envs=num_envs, seed=seed)
+        collector = Collector(fleet, settings["batch_size"] // num_envs, seed=seed)
+        for _ in range(iterations):
+            agent.update(collector.collect(agent))
+            if len(collector.episodes):
+                curve.append((float(agent.num_transitions), float(collector.episodes.returns[-100:].mean())))
+    return _trained(curve)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))

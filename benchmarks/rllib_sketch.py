@@ -1,8 +1,8 @@
 """The usual sketch of packed vectorization, as a peer: one RLlib environment that holds N sub-environments.
 
-Rewards and flags travel inside the observation, an own module flattens, a learner connector unpacks and estimates
-advantages over `(T, N)`. It is here for its speed alone: of what makes it wrong (dummy rows of automatic resets, values
-that flow across truncations, no returns of sub-environments) nothing has been mended.
+Rewards and flags travel in the observation, a module flattens, a learner connector unpacks and estimates advantages
+over `(T, N)`. Only its speed is compared; its errors are kept: rows of automatic resets count as transitions, values
+flow across truncations, and returns of sub-environments are missing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SketchEnv(gym.Env[Any, Any]):
 
 
 class SketchModule(DefaultPPOTorchRLModule):
-    """RLlib's default networks; acting, it flattens `(1, N, 3)` and packs again."""
+    """RLlib's default networks; flattens `(1, N, 3)` before them and packs again."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         observations = batch[Columns.OBS]["obs"]
@@ -114,7 +114,7 @@ class SketchConfig(PPOConfig):
 
 
 def sketch_config(num_envs: int) -> SketchConfig:
-    """The configuration for N sub-environments."""
+    """Return the configuration for N sub-environments."""
     register_env("sketch", lambda _: SketchEnv(num_envs))
     module = RLModuleSpec(
         module_class=SketchModule,
@@ -123,4 +123,5 @@ def sketch_config(num_envs: int) -> SketchConfig:
     )
     config = SketchConfig().environment("sketch").rl_module(rl_module_spec=module)
     config.learners(add_default_connectors_to_learner_pipeline=False)
-    return config.training(learner_connector=_pieces)
+    config.training(learner_connector=_pieces)
+    return config

@@ -1,175 +1,179 @@
-"""How strong PPO on compiled hockey becomes: win rates after so many minutes of training, over seeds.
-
-    python benchmarks/strength.py OUT    # `ppo_kernel`: ten minutes, three seeds: 40 minutes on one core
-    python benchmarks/strength.py OUT --config quickstart --minutes 1    # the demo
-    python benchmarks/strength.py OUT --only-games       # play the games of runs that are there
-
-Trains by a configuration with one thread, stops at each mark, keeps the agent and goes on; a run that was stopped goes
-on as if it had not been. Then every agent plays both scripted players from both sides. Writes
-OUT/strength.json, which says what was run, and OUT/strength.png.
-"""
+"""Strength of players: hockey agents against the scripted players, PPO against the turbofan's threshold policy."""
 
 from __future__ import annotations
 
-import argparse
 import csv
+import dataclasses
+import functools
 import itertools
 import json
-import os
-import shutil
-import time
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
+from benchmarks.case import Record, Session, Trained
 
+import envfleet
+from envfleet.agents import load_agent
 from envfleet.training import RunResult, resume, train
-from envfleet.training.config import read_config
+from envfleet.training.config import find_config
 from envfleet.training.evaluation import evaluate
 from envfleet.training.games import Rink
 
 OPPONENTS = ("strong", "weak")
-RUN = "run"
 
 
-def learn(out: Path, config: str, marks: list[float], num_envs: int, seed: int) -> list[dict[str, Any]]:
-    """Train up to each mark (minutes); an entry for each, with the file of the agent as it was."""
-    out.mkdir(parents=True, exist_ok=True)
-    entries: list[dict[str, Any]] = []
-    for before, mark in itertools.pairwise([0.0, *marks]):
-        began_cpu_s = time.process_time()
-        if before:
-            result = resume(out / RUN, max_minutes=mark - before)
-        else:
-            result = train(
-                config, num_envs=num_envs, workers=1, max_minutes=mark, base_output_dir=out, run_name=RUN, seed=seed
-            )  # fmt: skip
-        cpu_min = (time.process_time() - began_cpu_s) / 60 + (entries[-1]["cpu_minutes"] if entries else 0.0)
-        entries.append({**_entry(result, out, mark), "seed": seed, "cpu_minutes": cpu_min})
-        _write(out / "marks.json", entries)
-    return entries
-
-
-def _entry(result: RunResult, out: Path, mark: float) -> dict[str, Any]:
+def _figures(result: RunResult, games: int, engines: tuple[str, ...]) -> dict[str, float]:
+    """Play against both scripted players, half of the games on either side; return shares in percent."""
     if result.checkpoint is None:
-        raise RuntimeError(f"the run of {mark:g} minutes left no checkpoint")
-    path = out / f"after_{mark:g}_minutes.pt"
-    shutil.copyfile(result.checkpoint, path)
-    return {"minutes": mark, "agent": path.name, "transitions": result.total_steps, "updates": result.total_updates}
+        raise RuntimeError("the run left no checkpoint: train for longer")
+    figures: dict[str, float] = {"transitions": result.total_steps, "updates": result.total_updates}
+    for engine, opponent in itertools.product(engines, OPPONENTS):
+        played = evaluate(result.checkpoint, opponent, games=games, seed=1, rink=Rink(engine=engine)).figures()
+        for name in ("win", "draw", "loss"):
+            figures[f"{name} % against {opponent}, {engine}"] = 100 * played[f"{name}_rate"]
+    return figures
 
 
-def play(out: Path, entries: list[dict[str, Any]], games: int, engines: list[str]) -> None:
-    """Let every agent of a seed play; figures are added to its entry."""
-    for entry, engine, opponent in itertools.product(entries, engines, OPPONENTS):
-        found = evaluate(out / entry["agent"], opponent, games=games, seed=1, rink=Rink(engine=engine))
-        entry[f"{opponent}, {engine}"] = {
-            **found.figures(),
-            **{f"win_rate_{side}": score.win_rate for side, score in found.sides.items()},
-        }
-        found_here = entry[f"{opponent}, {engine}"]
-        print(f"seed {entry['seed']}, {entry['minutes']:g} minutes, {opponent}, {engine}: {found_here}", flush=True)
+def _evaluations(run: Path, figure: str, opponent: str = "") -> list[tuple[float, float]]:
+    """Return a figure of the evaluations that a run made while it trained."""
+    with (run / "evaluations.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["figure"] == figure]
+    return [(float(row["transitions"]), float(row["value"])) for row in rows if opponent in row["opponent"]]
 
 
-def over_seeds(entries: list[dict[str, Any]], engines: list[str]) -> list[dict[str, Any]]:
-    """Return mean win rates over the seeds of every mark, with intervals of 95 % (Student's t) of the mean."""
-    summary = []
-    for mark in sorted({entry["minutes"] for entry in entries}):
-        chosen = [entry for entry in entries if entry["minutes"] == mark]
-        for engine, opponent in itertools.product(engines, OPPONENTS):
-            rates = np.array([entry[f"{opponent}, {engine}"]["win_rate"] for entry in chosen])
-            found = {"minutes": mark, "opponent": opponent, "engine": engine, "seeds": len(rates)}
-            found |= {"mean": float(rates.mean()), "least": float(rates.min()), "most": float(rates.max())}
-            if len(rates) > 1:
-                reach = float(stats.t.ppf(0.975, len(rates) - 1) * rates.std(ddof=1) / len(rates) ** 0.5)
-                found["interval"] = [found["mean"] - reach, min(found["mean"] + reach, 1.0)]
-            summary.append(found)
-            print(found, flush=True)
-    return summary
-
-
-def curve(out: Path) -> dict[str, list[tuple[int, float]]]:
-    """Win rates over the run, as it was evaluated while it went: transitions and share, by opponent."""
-    points: dict[str, list[tuple[int, float]]] = {}
-    with (out / RUN / "evaluations.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["figure"] == "win_rate":
-                points.setdefault(row["opponent"], []).append((int(row["transitions"]), float(row["value"])))
-    return points
-
-
-def draw(
-    path: Path, curves: list[dict[str, list[tuple[int, float]]]], entries: list[dict[str, Any]], title: str
+def measure_strength(
+    session: Session,
+    *,
+    config: str = "ppo_kernel",
+    minutes: tuple[float, ...] = (10.0,),
+    num_envs: int = 1024,
+    games: int = 2000,
+    engines: tuple[str, ...] = ("compiled", "box2d"),
 ) -> None:
-    """Draw the curves of all seeds, with the marks of the first."""
-    import matplotlib as mpl  # takes a second
+    """Measure how many games an agent wins after so many minutes of training with one thread.
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    colours: dict[str, str] = {}
-    low = 10 * int(10 * min(share for points in curves for measured in points.values() for _, share in measured))
-    for number, (name, measured) in enumerate(pair for points in curves for pair in points.items()):
-        millions, shares = [count / 1e6 for count, _ in measured], [100 * share for _, share in measured]
-        label = None if name in colours else name.replace("_", " ")
-        axes.plot(millions, shares, label=label, color=colours.setdefault(name, f"C{number}"))
-    for entry in entries:
-        where = entry["transitions"] / 1e6
-        axes.axvline(where, color="0.6", linewidth=0.8)
-        label = f"{entry['minutes']:g} min, {entry['cpu_minutes']:.1f} of CPU "
-        axes.text(where, low + 1, label, rotation=90, ha="right", va="bottom", color="0.4", fontsize=8)
-    axes.set(xlabel="transitions (millions)", ylabel="games won (%)", ylim=(low, 101))
-    axes.set_xlim(left=0)
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center right")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def _write(path: Path, content: Any) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(path)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Strength of PPO on compiled hockey after so many minutes.")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--config", default="ppo_kernel")
-    parser.add_argument("--minutes", type=float, nargs="+", default=[10.0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--num-envs", type=int, default=1024)
-    parser.add_argument("--games", type=int, default=2000, help="per agent, opponent and engine")
-    parser.add_argument("--engines", nargs="+", choices=("compiled", "box2d"), default=["compiled", "box2d"])
-    parser.add_argument("--only-games", action="store_true")
-    given = parser.parse_args()
+    Args:
+        session: Session of the case.
+        config: Configuration that comes with envfleet, or a file.
+        minutes: Durations; longer ones continue the run of the shorter.
+        num_envs: Number of sub-environments.
+        games: Games per agent, opponent and engine.
+        engines: Engines that the games are played on.
+    """
     torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
-    entries, curves = list[dict[str, Any]](), []
-    for seed in given.seeds:
-        place = given.out / f"seed_{seed}"
-        if given.only_games:
-            found = json.loads((place / "marks.json").read_text(encoding="utf-8"))
-        else:
-            found = learn(place, given.config, sorted(given.minutes), given.num_envs, seed)
-        play(place, found, given.games, given.engines)
-        entries += found
-        curves.append(curve(place))
-    config = read_config(given.config)
-    ran = {"config": config.model_dump(mode="json"), "num_envs": given.num_envs, "games": given.games, "threads": 1}
-    content = {
-        "ran": {"name": given.config, **ran, "cores": os.cpu_count(), "load_average": os.getloadavg()},
-        "over_seeds": over_seeds(entries, given.engines),
-        "marks": entries,
-        "curves": curves,
+    with tempfile.TemporaryDirectory() as folder:
+        for before, after in itertools.pairwise((0.0, *sorted(minutes))):
+
+            def learn(seed: int, before: float = before, after: float = after) -> Trained:
+                name = f"seed_{seed}"
+                if before and Path(folder, name).exists():
+                    result = resume(Path(folder, name), max_minutes=after - before)
+                else:
+                    place: dict[str, Any] = {"base_output_dir": folder, "run_name": name}
+                    result = train(config, num_envs=num_envs, workers=1, seed=seed, max_minutes=after, **place)
+                figures = _figures(result, games, engines)
+                curve = _evaluations(Path(folder, name), "win_rate", "strong")
+                return Trained(figures[f"win % against strong, {engines[0]}"], curve, figures)
+
+            session.train(f"{config}, {after:g} minutes", {"envfleet": learn})
+
+
+def compare_counts(
+    session: Session,
+    *,
+    config: str = "sac",
+    transitions: int = 300_000,
+    num_envs: tuple[int, ...] = (1, 8),
+    games: int = 1000,
+) -> None:
+    """Compare the strength after equally many transitions and updates with one and with several sub-environments."""
+    torch.set_num_threads(1)
+    content: dict[str, Any] = json.loads(find_config(config).read_text(encoding="utf-8"))
+    content["curriculum"]["phases"][0].update(transitions=transitions, episodes=None)
+    content["training"].update(eval_frequency=None, checkpoint_frequency=None)
+
+    def learn(count: int, seed: int) -> Trained:
+        with tempfile.TemporaryDirectory() as folder:
+            options: dict[str, Any] = {"base_output_dir": folder, "verbose": False}
+            result = train(content, num_envs=count, workers=1, seed=seed, **options)
+            figures = _figures(result, games, ("compiled",))
+        return Trained(figures["win % against strong, compiled"], notes=figures)
+
+    session.train(config, {f"{count} sub-environments": functools.partial(learn, count) for count in num_envs})
+    _compare_means(session, config, num_envs)
+
+
+def _compare_means(session: Session, config: str, num_envs: tuple[int, ...]) -> None:
+    """Add the difference of the means with its 95 % interval (Welch 1947)."""
+    from scipy import stats
+
+    few, many = (session.find(config, f"{count} sub-environments") for count in (num_envs[0], num_envs[-1]))
+    if few is None or many is None or min(len(few.values), len(many.values)) < 2:
+        return
+    interval = stats.ttest_ind(many.values, few.values, equal_var=False).confidence_interval(0.95)
+    notes = {"95 % interval": f"{interval.low:+.1f} to {interval.high:+.1f}"}
+    difference = float(np.mean(many.values) - np.mean(few.values))
+    session.add(Record(config, f"{num_envs[-1]} minus {num_envs[0]} sub-environments", [difference], notes))
+
+
+def compare_turbofan(session: Session, *, run: str = "", engines: int = 4000) -> None:
+    """Compare a run of PPO with the threshold policy, on engines whose seeds training never used.
+
+    Args:
+        session: Session of the case.
+        run: Folder of a run of `envfleet train turbofan_ppo --num-envs 1024`.
+        engines: Number of engines.
+    """
+    from envfleet.envs.turbofan import ThresholdPolicy
+
+    threshold = ThresholdPolicy(engines)
+    session.add(_play_engines("ThresholdPolicy()", threshold.act_batch, engines))
+    if not run:
+        return
+    place = json.loads(Path(run, "config.json").read_text())["curriculum"]["phases"][0]["environment"]
+    options = {name: value for name, value in place["kwargs"].items() if name not in ("url", "env")}
+    agent = load_agent(str(Path(run, "checkpoints", "best.pt")), num_envs=engines)
+    best = functools.partial(agent.act_batch, deterministic=True)
+    record = _play_engines("PPO, most likely action", best, engines, **options)
+    session.add(dataclasses.replace(record, curves=[_evaluations(Path(run), "mean_return")]))
+    session.add(_play_engines("PPO, drawing its actions", agent.act_batch, engines, **options))
+
+
+def _play_engines(name: str, act: Callable[[Any], Any], count: int, **options: Any) -> Record:
+    """Play each engine once; the values are returns."""
+    from envfleet.envs.turbofan import FAILURE, REPAIR
+
+    returns, failed = np.zeros(count), np.zeros(count, np.bool_)
+    repairs, flights = np.zeros((2, count), np.int64)
+    alive = np.ones(count, np.bool_)
+    make = functools.partial(envfleet.make, "envfleet/Turbofan-v0", count, backend="kernel")
+    with make(autoreset_mode="SAME_STEP", **options) as fleet:
+        observations = fleet.reset(seed=10**9)[0]
+        for _ in range(1000):
+            actions = act(observations)
+            observations, rewards, terminated, truncated, infos = fleet.step(actions)
+            ended = alive & (terminated | truncated)
+            final = infos.get("final_info", infos)
+            returns[alive] += rewards[alive]
+            repairs[alive] += actions[alive] == REPAIR
+            flights[alive] += np.where(ended, final["num_rows"], infos["num_rows"])[alive]
+            failed |= ended & (final["reason"] == FAILURE)
+            alive &= ~ended
+            if not alive.any():
+                break
+    low, high = np.percentile(returns, [5, 95])
+    notes = {
+        "standard error": f"{returns.std(ddof=1) / np.sqrt(count):.0f}",
+        "5 %": f"{low:.0f}",
+        "95 %": f"{high:.0f}",
     }
-    _write(given.out / "strength.json", content)
-    title = f"{given.config}: best actions, both sides, {config.training.eval_games} games a point"
-    draw(given.out / "strength.png", curves, entries[: len(given.minutes)], title)
-
-
-if __name__ == "__main__":
-    main()
+    notes |= {
+        "failures": f"{failed.mean():.0%}",
+        "repairs": f"{repairs.mean():.1f}",
+        "flights": f"{flights.mean():.0f}",
+    }
+    return Record("turbofan", name, returns.tolist(), notes)

@@ -8,24 +8,23 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from benchmarks.third_party import measure
-from benchmarks.third_party_cases import CASES
+from benchmarks.third_party import ENVIRONMENTS, measure
 
 SLOWEST_START, SLOWEST_AUTO = 1.5, 0.95
 
 
 @pytest.mark.third_party
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_a_fleet_of_it(name: str) -> None:
-    case = CASES[name]
-    if importlib.util.find_spec(case.module.partition(".")[0]) is None:
-        pytest.skip(f"{case.distribution} is not installed: see tests/third_party/requirements.txt")
+    env = ENVIRONMENTS[name]
+    if importlib.util.find_spec(env.module.partition(".")[0]) is None:
+        pytest.skip(f"{env.distribution} is not installed: see tests/third_party/requirements.txt")
     for is_last in (False, True):  # what else the machine does may slow one measurement
         found = measure(name)
         if found["again"] == "same":  # else SyncVectorEnv does not repeat itself
             assert (found["serial"], found["process"]) == ("same", "same")
-            assert found["thread"].partition(":")[0] == case.thread
+            assert found["thread"].partition(":")[0] == env.thread
         start = found["start_s"] / found["async_start_s"]
         if is_last or (start <= SLOWEST_START and found["auto"] >= SLOWEST_AUTO):
             break

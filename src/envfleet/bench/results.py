@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from envfleet.machine import cpu_model, usable_cores, version_of
@@ -57,6 +57,11 @@ def figures_json(kind: str, figures: Any) -> str:
     """Write a dataclass as JSON: `{"kind": "envfleet.…", "schema_version": 1, …its fields…}`."""
     head = {"kind": f"envfleet.{kind}", "schema_version": 1}
     return json.dumps(head | dataclasses.asdict(figures), indent=1) + "\n"
+
+
+def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return the median over rounds of one contender's figure divided by another's in the same round."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +142,7 @@ class Run:
         ours, theirs = self.find(contender), self.find(other)
         if ours is None or theirs is None:
             return None
-        return statistics.median(a / b for a, b in zip(ours.rates, theirs.rates, strict=False))
+        return median_ratio(ours.rates, theirs.rates)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from envfleet.bench import measure
@@ -25,6 +25,25 @@ _PACKAGES = ("stable-baselines3", "torch", "envpool")
 _START_TIMEOUT_S = 120.0
 _GRACE_S = 60.0  # a measurement may outlast its time by this much: one step can be slow, and so can a busy machine
 _CLOSE_TIMEOUT_S = 30.0
+
+
+def in_rounds(contenders: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
+    """Yield every contender once per round, in a new random order in each round.
+
+    Measuring in this order exposes all contenders to the same load of the machine, so ratios within a round hold better
+    than the figures themselves.
+
+    Args:
+        contenders: Items to yield.
+        rounds: Number of rounds.
+
+    Yields:
+        Number of the round, from 0, and a contender.
+    """
+    order = random.Random(0)
+    for index in range(rounds):
+        for contender in order.sample(contenders, len(contenders)):
+            yield index, contender
 
 
 def require_buildable(workload: Workload) -> None:
@@ -91,7 +110,7 @@ def run_contest(contest: Contest, seconds: float, rounds: int, progress: Progres
     """Make one run. A contender that fails is reported as such and does not end it."""
     seats = [_Seat(contender, contest) for contender in contest.contenders]
     where = f"{contest.workload.name} × {contest.num_envs}"
-    order, total, done = random.Random(0), len(seats) * (rounds + 1), 0
+    total, done = len(seats) * (rounds + 1), 0
     try:
         progress(f"{where}: importing", 0.0)
         with concurrent.futures.ThreadPoolExecutor(whole_cores()) as pool:  # nothing is measured yet
@@ -100,11 +119,10 @@ def run_contest(contest: Contest, seconds: float, rounds: int, progress: Progres
             progress(f"{where}: starting {seat.contender.label}", done / total)
             seat.start()
             done += 1
-        for index in range(rounds):
-            for seat in order.sample(seats, len(seats)):
-                progress(f"{where}, round {index + 1} of {rounds}: {seat.contender.label}", done / total)
-                seat.measure(seconds)
-                done += 1
+        for index, seat in in_rounds(seats, rounds):
+            progress(f"{where}, round {index + 1} of {rounds}: {seat.contender.label}", done / total)
+            seat.measure(seconds)
+            done += 1
         for seat in seats:
             seat.close()
     finally:

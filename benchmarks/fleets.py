@@ -1,0 +1,213 @@
+"""Fleets of Python environments against a bare loop, Gymnasium's, Stable-Baselines3's and EnvPool's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from benchmarks.case import Record, Session
+from gymnasium.vector import AsyncVectorEnv
+
+import envfleet
+from envfleet.adapters.gymnasium import AsyncFleet
+from envfleet.bench.child import ChildFailed
+from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, BareLoop, EnvFleet
+from envfleet.bench.measure import draw_actions
+from envfleet.bench.results import Run
+from envfleet.bench.rounds import Contest, require_buildable, run_contest
+from envfleet.bench.workloads import BUILT_IN, resolve
+from envfleet.machine import whole_cores
+
+SIZES = {"hockey": (64,), "breakout": (8, 32), "halfcheetah": (8, 32), "minigrid": (8, 32)}
+"""Workloads that are measured with some numbers of sub-environments only."""
+
+
+def compare_fleets(
+    session: Session,
+    *,
+    workloads: tuple[str, ...] = tuple(BUILT_IN),
+    sizes: tuple[int, ...] = (1, 8, 64, 256),
+    backends: tuple[str, ...] = ("serial", "thread", "process", "auto"),
+    loops: tuple[int, ...] = (0,),
+) -> None:
+    """Compare steps per second; a workload is a built-in one or the id of an environment."""
+    for name in workloads:
+        workload = resolve(name)
+        try:
+            require_buildable(workload)
+        except ChildFailed as error:
+            session.progress(f"left out: {error}\n")
+            continue
+        for num_envs in SIZES.get(name, sizes):
+            contenders = [*(CONTENDERS[peer] for peer in PEER_NAMES), *map(EnvFleet, backends)]
+            contest = Contest(workload, num_envs, whole_cores(), contenders)
+            for count in loops:
+                setting = f"{num_envs} × {name}" + (f", {count} busy loops" if count else "")
+                with busy_loops(count):
+                    run = run_contest(contest, session.seconds, session.rounds, lambda text, _: session.progress(text))
+                _record(session, setting, run)
+
+
+def _record(session: Session, setting: str, run: Run) -> None:
+    for entry in run.entries:
+        if entry.rates:
+            session.add(Record(setting, entry.contender.removeprefix("envfleet-"), entry.rates))
+        elif "has no" not in entry.problem:
+            session.progress(f"{setting}, {entry.label}: {entry.problem}\n")
+
+
+@contextlib.contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Run processes that never sleep."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        if count:
+            time.sleep(2.0)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def compare_busy(
+    session: Session,
+    *,
+    loops: tuple[int, ...] = (0, 8, 24),
+    steps: tuple[int, ...] = (50, 500),
+    num_envs: int = 8,
+    env: str = "CartPole-v1",
+) -> None:
+    """Compare the first steps of a new fleet with those of `AsyncVectorEnv` next to busy loops."""
+    make_envs = [functools.partial(gymnasium.make, env)] * num_envs
+
+    def measure(kind: Callable[[Any], Any], num_steps: int) -> float:
+        with contextlib.closing(kind(make_envs)) as envs:
+            envs.reset(seed=0)
+            actions = envs.action_space.sample()
+            start_s = time.perf_counter()
+            for _ in range(num_steps):
+                envs.step(actions)
+            return num_steps * num_envs / (time.perf_counter() - start_s)
+
+    for count in loops:
+        with busy_loops(count):
+            for num_steps in steps:
+                setting = f"first {num_steps} steps, {count} busy loops"
+                kinds = {"AsyncFleet": AsyncFleet, "AsyncVectorEnv": AsyncVectorEnv}
+                session.compare(
+                    setting, {name: functools.partial(measure, kind, num_steps) for name, kind in kinds.items()}
+                )
+
+
+def compare_serial(session: Session, *, num_envs: int = 8, steps: int = 256) -> None:
+    """Compare the CPU time of this thread per transition: a serial fleet and the bare loop."""
+    workload = resolve("cheap", {})
+    actions = draw_actions(workload.build().action_space, num_envs)
+
+    def measure(runner: Any) -> float:
+        transitions, start_ns = 0, time.thread_time_ns()
+        for index in range(steps):
+            transitions += runner.step(actions[index % len(actions)])
+        return (time.thread_time_ns() - start_ns) / transitions
+
+    makers = {"serial": EnvFleet("serial"), "loop": BareLoop()}
+    runners = {name: maker.make(workload, num_envs, None) for name, maker in makers.items()}
+    for runner in runners.values():
+        for _ in range(10):
+            measure(runner)
+    contenders = {name: functools.partial(measure, runner) for name, runner in runners.items()}
+    session.compare(f"{num_envs} × CartPole-v1", contenders)
+    for runner in runners.values():
+        runner.close()
+
+
+def compare_policy(session: Session, *, milliseconds: tuple[float, ...] = (0.1, 1.0, 5.0), num_envs: int = 8) -> None:
+    """Time a policy that uses all cores, alone and between the steps of a process fleet.
+
+    Workers that spin while they wait must not slow it down.
+    """
+    with envfleet.make("CartPole-v1", num_envs, backend="process") as fleet:
+        fleet.reset(seed=0)
+        actions = fleet.action_space.sample()
+        for duration_ms in milliseconds:
+            policy = _Policy(duration_ms)
+            contenders = {
+                "between steps": functools.partial(policy.median_ms, lambda: fleet.step(actions)),
+                "alone": functools.partial(policy.median_ms, lambda: None),
+            }
+            for _ in range(3):  # the fleet measures how long its workers wait
+                contenders["between steps"]()
+            session.compare(f"policy of {duration_ms:g} ms", contenders)
+
+
+class _Policy:
+    """Multiplies matrices in as many threads as there are cores."""
+
+    def __init__(self, milliseconds: float) -> None:
+        self._matrices = [np.random.default_rng(k).random((96, 96)) for k in range(whole_cores())]
+        self._repeats = 50
+        start_s = time.perf_counter()
+        self._work(self._matrices[0])
+        self._repeats = max(1, round(milliseconds / 1e3 / (time.perf_counter() - start_s) * 50))
+
+    def median_ms(self, step: Callable[[], object]) -> float:
+        times = []
+        for _ in range(50):
+            start_s = time.perf_counter()
+            threads = [threading.Thread(target=self._work, args=(matrix,)) for matrix in self._matrices]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            times.append(time.perf_counter() - start_s)
+            step()
+        return 1e3 * statistics.median(times)
+
+    def _work(self, matrix: np.ndarray) -> None:
+        for _ in range(self._repeats):
+            matrix @ matrix
+
+
+def compare_end_to_end(
+    session: Session,
+    *,
+    workloads: tuple[str, ...] = ("halfcheetah", "breakout"),
+    sizes: tuple[int, ...] = (8, 32),
+    steps: int = 128,
+    updates: int = 4,
+) -> None:
+    """Compare the wall time of Stable-Baselines3's PPO, changing only the vector environment."""
+    vec_env = importlib.import_module("stable_baselines3.common.vec_env")
+    sb3 = importlib.import_module("envfleet.adapters.sb3")
+    kinds = {"FleetVecEnv": sb3.FleetVecEnv, "DummyVecEnv": vec_env.DummyVecEnv, "SubprocVecEnv": vec_env.SubprocVecEnv}
+    for name in workloads:
+        workload = resolve(name)
+        for num_envs in sizes:
+
+            def measure(kind: Callable[[Any], Any], build: Any = workload.build, num_envs: int = num_envs) -> float:
+                return _learn(kind([build] * num_envs), num_envs * steps, updates)
+
+            contenders = {label: functools.partial(measure, kind) for label, kind in kinds.items()}
+            session.compare(f"PPO, {num_envs} × {name}", contenders)
+
+
+def _learn(envs: Any, batch_size: int, updates: int) -> float:
+    """Return transitions per second of PPO, construction excluded."""
+    ppo = importlib.import_module("stable_baselines3").PPO
+    policy = "CnnPolicy" if len(envs.observation_space.shape) == 3 else "MlpPolicy"
+    model = ppo(policy, envs, n_steps=batch_size // envs.num_envs, batch_size=256, n_epochs=4, seed=0, device="cpu")
+    start_s = time.perf_counter()
+    model.learn(batch_size * updates)
+    envs.close()
+    return batch_size * updates / (time.perf_counter() - start_s)
