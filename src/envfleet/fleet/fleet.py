@@ -176,7 +176,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
         Returns:
             Observations, rewards (float64), terminated, truncated, each with leading dimension `num_envs`, and infos.
-            Rewards have the shape `(num_envs,)`, or `(num_envs, k)` if the environment has a `reward_space`.
+            Rewards are float64 `(num_envs,)`, or `(num_envs, k)` of the dtype of the environment's `reward_space`.
 
         Raises:
             InvalidArgument: The actions do not fit; nothing was stepped.

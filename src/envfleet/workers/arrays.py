@@ -66,6 +66,7 @@ class ArraysSpec:
         num_envs: How many sub-environments.
         has_finals: Whether last observations of ended episodes are kept.
         reward_shape: Shape of one reward; `()` for numbers.
+        reward_dtype: Name of the dtype of rewards.
     """
 
     observations: SpaceLayout
@@ -73,13 +74,14 @@ class ArraysSpec:
     num_envs: int
     has_finals: bool
     reward_shape: tuple[int, ...] = ()
+    reward_dtype: str = "float64"
 
     @functools.cached_property
     def block(self) -> BlockLayout:
         """Where the arrays lie."""
         n = self.num_envs
         arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any] | str]] = {
-            "rewards": ((GENERATIONS, n, *self.reward_shape), "float64"),
+            "rewards": ((GENERATIONS, n, *self.reward_shape), self.reward_dtype),
             "flags": ((GENERATIONS, 2, n), "bool"),
             "info_values": ((MAX_COLUMNS, n), "int64"),
             "info_given": ((MAX_COLUMNS, n), "bool"),
@@ -99,7 +101,7 @@ class ArraysSpec:
 class _VectorRows:
     """Rows of rewards that are vectors; refuses values of other shapes, which NumPy would broadcast."""
 
-    def __init__(self, array: NDArray[np.float64]) -> None:
+    def __init__(self, array: NDArray[Any]) -> None:
         self._array, self._shape = array, array.shape[1:]
 
     def __setitem__(self, row: int, reward: Any) -> None:
@@ -114,13 +116,13 @@ class Outputs:
     Attributes:
         observations: One array per leaf.
         finals: The last observations of ended episodes, one array per leaf; empty unless the mode is `SAME_STEP`.
-        rewards: float64 `(n,)`, or `(n, k)` if they are vectors.
+        rewards: float64 `(n,)`, or `(n, k)` of `reward_space`'s dtype.
         flags: Terminated and truncated, bool `(2, n)`.
     """
 
     observations: list[NDArray[Any]]
     finals: list[NDArray[Any]]
-    rewards: NDArray[np.float64]
+    rewards: NDArray[Any]
     flags: NDArray[np.bool_]
 
     def clear(self, rows: Any) -> None:

@@ -126,9 +126,9 @@ class WorkersEngine(seam.Engine):
         self._layout = SpaceLayout(space, takes_more_keys=is_lenient)
         self._action_layout = SpaceLayout(action_space, is_checked=not is_lenient)
         self._action_space = batch_space(action_space, self._num_envs)
-        reward_shape = () if self._reward_space is None else self._reward_space.shape
-        self._episodes.shape_rewards(reward_shape)
-        spec = ArraysSpec(self._layout, self._action_layout, self._num_envs, is_same_step, reward_shape)
+        rewards = () if self._reward_space is None else (self._reward_space.shape, str(self._reward_space.dtype))
+        spec = ArraysSpec(self._layout, self._action_layout, self._num_envs, is_same_step, *rewards)
+        self._episodes.shape_rewards(spec.reward_shape)
         arrays = self._arrays = transport.allocate(spec)
         self._columns = ColumnReader(arrays.info_values, arrays.info_given)
         num_objects = self._layout.num_objects

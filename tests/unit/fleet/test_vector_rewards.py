@@ -52,7 +52,7 @@ class _Lockstep:
             env.reset(seed=k)
 
     def step(self, actions: Any) -> tuple[np.ndarray[Any, Any], list[bool]]:
-        rewards, ended = np.zeros((3, 2)), [False] * 3
+        rewards, ended = np.zeros((3, 2), np.float32), [False] * 3
         for k, env in enumerate(self._envs):
             if self._awaiting[k]:
                 env.reset()
@@ -85,7 +85,7 @@ def test_a_row_of_numbers_for_each_sub_environment(backend: str, mode: Autoreset
             else:
                 _, rewards, _, _, infos = fleet.step(actions)
             expected, ended = reference.step(actions)
-            assert rewards.dtype == np.float64
+            assert rewards.dtype == np.float32  # that of `reward_space`, as in MOSyncVectorEnv
             np.testing.assert_array_equal(rewards, expected)
             returns += expected
             if "episode" in infos:
