@@ -23,6 +23,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import HealthCheck, settings
 from tests.fleets import KINDS
+from tests.waiting import PATIENCE_S
 
 from envfleet.registry import BACKENDS as REGISTERED
 
@@ -40,7 +41,6 @@ os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-PATIENCE_S = 5.0
 LONGEST = (
     "test_examples.py",
     "test_head_lost.py",

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from tests.conformance.model import ModelFleet
 from tests.conftest import Backend
 from tests.fault.builders import StuckEnv
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import CallPending, CallTimeout, InvalidArgument, NothingPending, ResetNeeded
 from envfleet.testing import CountingEnv
@@ -48,7 +49,7 @@ def test_rows_are_right_whatever_the_order(backend: Backend, autoreset_mode: Aut
 
         send([3, 1, 0, 4, 2])
         for _ in range(100 // batch_size):
-            batch = fleet.recv(timeout_s=20)
+            batch = fleet.recv(timeout_s=PATIENCE_S)
             indices = batch.env_indices.tolist()
             assert len(indices) == batch_size == len(set(indices))
             for row, index in enumerate(indices):
@@ -70,7 +71,7 @@ def test_one_that_is_stuck_does_not_hold_up_the_others(name: str, tmp_path: Path
         while not served[0]:
             if min(served[1], served[2]) == 20:
                 (tmp_path / "release").touch()
-            batch = fleet.recv(timeout_s=20)
+            batch = fleet.recv(timeout_s=PATIENCE_S)
             index = int(batch.env_indices[0])
             served[index] += 1
             assert batch.observations[0, 0] == served[index]
@@ -85,7 +86,7 @@ def test_first_come_first_served(backend: Backend) -> None:
         fleet.send(zeros(6))
         served: collections.Counter[int] = collections.Counter(dict.fromkeys(range(6), 0))
         while min(served.values()) < 15 and served.total() < 30_000:  # a worker may wait long for a core
-            indices = fleet.recv(timeout_s=20).env_indices
+            indices = fleet.recv(timeout_s=PATIENCE_S).env_indices
             served.update(indices.tolist())
             fleet.send(zeros(len(indices)), indices)
     assert min(served.values()) >= 15, served
@@ -132,7 +133,7 @@ def test_misuse_is_refused_without_harm(backend: Backend) -> None:
                 fleet.send(zeros(len(indices)), indices)
         with pytest.raises(ValueError, match="action"):
             fleet.send(zeros(2), [1])
-        batch = fleet.recv(timeout_s=20)
+        batch = fleet.recv(timeout_s=PATIENCE_S)
         assert sorted(batch.env_indices.tolist()) == [0, 2]
         assert batch.observations[:, 0].tolist() == [1, 1]
         observations, *_ = fleet.step(zeros(3))
@@ -148,7 +149,7 @@ def test_certain_rows_are_waited_for_while_others_go_on(tmp_path: Path) -> None:
             fleet.reset(seed=0)
             fleet.send(zeros(4))
             for step in (1, 2, 3):
-                batch = fleet.recv(timeout_s=20, env_indices=[1, 0])
+                batch = fleet.recv(timeout_s=PATIENCE_S, env_indices=[1, 0])
                 assert batch.env_indices.tolist() == [1, 0]
                 assert batch.observations[:, 0].tolist() == [step, step]
                 fleet.send(zeros(2), [0, 1])
@@ -157,7 +158,7 @@ def test_certain_rows_are_waited_for_while_others_go_on(tmp_path: Path) -> None:
             with pytest.raises(CallPending, match=r"reset\(\) with a mask"):  # it shows all, and some are being written
                 fleet.reset(options={"reset_mask": np.array([True, False, False, False])})
             release.touch()
-            assert fleet.recv(timeout_s=20, env_indices=[2, 3]).observations[:, 0].tolist() == [1, 1]
+            assert fleet.recv(timeout_s=PATIENCE_S, env_indices=[2, 3]).observations[:, 0].tolist() == [1, 1]
             with pytest.raises(InvalidArgument, match=r"\[2\], which are not under way"):
                 fleet.recv(env_indices=[0, 2])
             fleet.recv()
@@ -169,7 +170,7 @@ def test_infos_of_a_batch_are_aligned_with_its_rows(backend: Backend) -> None:
         fleet.reset(seed=0)
         fleet.send(zeros(4))
         for _ in range(12):
-            batch = fleet.recv(timeout_s=20)
+            batch = fleet.recv(timeout_s=PATIENCE_S)
             ended = batch.terminated | batch.truncated
             if ended.any():
                 assert batch.infos["_episode"].tolist() == ended.tolist()

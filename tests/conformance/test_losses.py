@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.conformance import mortal
 from tests.conformance.mortal import Answer, MortalEnv, MortalRow, vector_of
-from tests.fault.programs import wait_until
 from tests.unit.workers.far_transport import FarTransport
+from tests.waiting import PATIENCE_S, wait_until
 
 import envfleet
 from envfleet.errors import WorkerDied
@@ -198,7 +198,7 @@ class LossMachine(RuleBasedStateMachine):
         under_way = [row for row in EVERYONE if self.rows[row].flight is not None]
         wanted = None if choice is None else self.choose(choice, under_way)
         if under_way and wanted != []:
-            batch = self.fleet.recv(timeout_s=20, env_indices=wanted)
+            batch = self.fleet.recv(timeout_s=PATIENCE_S, env_indices=wanted)
             found = batch.env_indices.tolist()
             if wanted is not None:
                 assert found == wanted

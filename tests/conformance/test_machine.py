@@ -18,6 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from tests.conformance.model import ModelFleet, make_env
 from tests.conftest import ADOPTED, BACKENDS
 from tests.unit.kernels.samples import SAMPLES
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import FleetClosed
@@ -225,7 +226,7 @@ class FleetMachine(RuleBasedStateMachine):
         if wanted is not None and self.subject in KERNELS:
             wanted = [*wanted, *sorted(self.in_flight.keys() - set(wanted))]
         wanted = wanted if self.traits.has_partial_steps else None
-        batch = self.fleet.recv(timeout_s=20, env_indices=wanted)
+        batch = self.fleet.recv(timeout_s=PATIENCE_S, env_indices=wanted)
         indices = [int(index) for index in batch.env_indices]
         if wanted is None:
             assert len(indices) == min(self.fleet.batch_size, len(self.in_flight))

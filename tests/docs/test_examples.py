@@ -33,7 +33,7 @@ COMPAT = str(ROOT / "compat" / "src")
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 OUTPUT = 'text title="output"'
 END_OF_BLOCK = "\x1e"
-PAGE_LIMIT_S = 300.0  # the first time, when a page's kernels are compiled
+PAGE_LIMIT_S = 1200.0  # the first time, when a page's kernels are compiled, on a busy machine
 COMPILING = re.compile(r"envfleet: (compiling|waiting for another process,) .*\n")
 CHEAP_COMMANDS = {"--version", "--help", "envs"}
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from tests.waiting import PATIENCE_S
 
 from envfleet.testing.envs import CountingEnv
 from envfleet.testing.faults import FaultyEnv, When
@@ -90,7 +91,7 @@ def receive_often(fleet: Any, count: int = NUM_ENVS) -> None:
     """Send once, receive often."""
     fleet.send(actions(0))
     for _ in range(count):
-        fleet.recv(timeout_s=10)
+        fleet.recv(timeout_s=PATIENCE_S)
 
 
 def actions(step: int, num_envs: int = NUM_ENVS) -> np.ndarray:

@@ -9,15 +9,17 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.waiting import PATIENCE_S
 
 PRELUDE = """
 import pathlib, sys, time, functools
 import numpy as np
+from tests.waiting import PATIENCE_S
 import envfleet
 from envfleet.testing import CountingEnv, FaultyEnv
 
@@ -44,13 +46,13 @@ def started(path: Path, body: str, **options: Any) -> Iterator[tuple[subprocess.
     )
     try:
         line = read_line(process).split()
-        assert line[:1] == ["pids"], process.communicate(timeout=10)
+        assert line[:1] == ["pids"], process.communicate(timeout=PATIENCE_S)
         pids = [int(pid) for pid in line[1:]]
         yield process, [pid for pid in pids if pid != process.pid]
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
@@ -62,15 +64,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
     return line.decode()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    """Wait for a condition; an error if it never comes true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.005)
-
-
-def wait_gone(pids: list[int], timeout_s: float = 20.0) -> list[int]:
+def wait_gone(pids: list[int], timeout_s: float = PATIENCE_S) -> list[int]:
     """Wait until none of the processes runs; returns those that still do."""
     deadline = time.monotonic() + timeout_s
     while True:

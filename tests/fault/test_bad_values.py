@@ -14,13 +14,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.conftest import Backend
 from tests.fault.builders import FAULTY, actions, env_fns_with
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, SubEnvError
 from envfleet.testing import CountingEnv, FaultyEnv, InfoEnv
 from envfleet.testing.envs import ActionKeeperEnv, LockedEnv, SpaceEnv
 from envfleet.testing.faults import When
-
-pytestmark = pytest.mark.timeout(60)
 
 # fault -> words the message must contain
 BAD_RESULTS: dict[str, tuple[str, ...]] = {
@@ -317,7 +316,7 @@ def test_bad_numbers_of_calls_are_refused(make_fleet: Callable[..., Any]) -> Non
         for timeout_s in ("a", [1.0], np.nan, np.inf, True):
             with pytest.raises(InvalidArgument, match=r"timeout_s=.*: pass a number of seconds"):
                 fleet.recv(timeout_s=timeout_s)
-        assert fleet.recv(timeout_s=10).env_indices.tolist() == [0, 1]
+        assert fleet.recv(timeout_s=PATIENCE_S).env_indices.tolist() == [0, 1]
 
 
 def test_bad_states_are_refused(backend: Backend) -> None:

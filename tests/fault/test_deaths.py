@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 from tests.conftest import Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step
-from tests.fault.programs import is_running, wait_gone, wait_until
+from tests.fault.programs import is_running, wait_gone
+from tests.waiting import PATIENCE_S, wait_until
 
 from envfleet.errors import FleetBroken, WorkerDied
 from envfleet.fleet import fleet as fleet_module
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.faults import When
-
-pytestmark = pytest.mark.timeout(60)
 
 PROCESS = Backend("process", 2)
 DEATHS = {
@@ -132,9 +131,9 @@ def test_what_came_before_the_death_is_not_lost() -> None:
         pid = fleet.stats().workers[0].pid
         fleet.send(np.array([3, 3]))
         wait_until(lambda: not is_running(pid))
-        assert fleet.recv(timeout_s=5).env_indices.tolist() == [0]
+        assert fleet.recv(timeout_s=PATIENCE_S).env_indices.tolist() == [0]
         with pytest.raises(WorkerDied):
-            fleet.recv(timeout_s=5)
+            fleet.recv(timeout_s=PATIENCE_S)
 
 
 def test_terminated_politely() -> None:
@@ -155,7 +154,7 @@ def test_stopped_worker_is_a_slow_one() -> None:
         with pytest.raises(TimeoutError):
             fleet.recv(timeout_s=0.02)
         kill(fleet, 0, signal.SIGCONT)
-        assert fleet.recv(timeout_s=10).observations[:, 0].tolist() == [1] * NUM_ENVS
+        assert fleet.recv(timeout_s=PATIENCE_S).observations[:, 0].tolist() == [1] * NUM_ENVS
 
 
 @pytest.mark.parametrize("options", [{"terminate": True}, {"timeout": 0.05}], ids=str)
@@ -206,7 +205,7 @@ def test_many_fleets_from_many_threads() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert results == [[2, 2]] * 12
 
 
@@ -233,7 +232,7 @@ def test_large_messages_both_ways_at_once() -> None:
         fleet.send((large,), [0])
         fleet.send((large,), [1])
         for _ in range(2):
-            batch = fleet.recv(timeout_s=20)
+            batch = fleet.recv(timeout_s=PATIENCE_S)
             assert batch.rewards.tolist() == [3_000_000.0]
             assert len(batch.infos["echo"][0]) == 3_000_000
 

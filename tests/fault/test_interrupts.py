@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from tests.conftest import SERIAL, Backend
 from tests.fault.programs import wait_gone
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import EnvfleetError
 from envfleet.fleet.lifecycle import Lifecycle
 from envfleet.testing import CountingEnv
-
-pytestmark = pytest.mark.timeout(120)
 
 PACKAGE = re.escape(str(Path(envfleet.__file__).parent))
 OURS = re.compile(f"{PACKAGE}/").match
@@ -96,9 +95,9 @@ def test_at_any_moment(backend: Backend, call: str) -> None:
         while Interrupter(at).run(lambda: CALLS[call](fleet)):
             at += STRIDE
             if fleet._state is Lifecycle.PENDING:  # between two calls of ours
-                fleet.recv(timeout_s=10)
+                fleet.recv(timeout_s=PATIENCE_S)
             if fleet._state is Lifecycle.PENDING:
-                fleet.recv(timeout_s=10)
+                fleet.recv(timeout_s=PATIENCE_S)
             assert fleet._state in (Lifecycle.READY, Lifecycle.TORN)
             for one, other in zip(expected, run(fleet), strict=True):
                 np.testing.assert_array_equal(one, other, err_msg=f"after an interrupt at {at}")
@@ -118,7 +117,7 @@ def test_while_it_closes() -> None:
         pids = [worker.pid for worker in fleet.stats().workers]
         was_interrupted = Interrupter(at, WITHOUT_DESCRIPTORS).run(fleet.close)
         fleet.close()  # if it was not even begun
-        assert not wait_gone(pids, 5.0), at
+        assert not wait_gone(pids), at
         at += 23 + at // 3
 
 

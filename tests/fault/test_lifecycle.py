@@ -16,14 +16,13 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode
 from tests.conftest import BACKENDS, Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step, run
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.envs import LockedEnv, SavableEnv
 from envfleet.workers.replay import replay
-
-pytestmark = pytest.mark.timeout(60)
 
 # ------------------------------------------------------------------------------------------------ recycling
 
@@ -204,7 +203,7 @@ def test_restoring_all_ends_what_a_failure_left_under_way(backend: Backend, orde
             receive_often(fleet)
         assert fleet.set_state(saved, order)[:, 0].tolist() == [1] * NUM_ENVS
         fleet.send(actions(0, 1), [3])
-        assert fleet.recv(timeout_s=10).env_indices.tolist() == [3]
+        assert fleet.recv(timeout_s=PATIENCE_S).env_indices.tolist() == [3]
 
 
 class _OtherCartPole(CartPoleEnv):
@@ -297,5 +296,5 @@ def test_replay_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
             fleet.step(np.zeros(1, int))
     command = Path(sys.executable).with_name("envfleet")
     arguments = [str(command), "replay", str(caught.value.replay_file)]
-    result = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert "PlainError" in result.stdout + result.stderr

@@ -13,13 +13,12 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL, Backend
-from tests.fault.programs import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from envfleet.errors import SubEnvError
 from envfleet.testing import CountingEnv
 from envfleet.workers.board import ASKED, DONE
 
-pytestmark = pytest.mark.timeout(60)
 DIE, RAISE, GO = 3, 2, 0
 
 
@@ -227,10 +226,10 @@ def test_a_failure_is_told_to_the_call_that_asks_for_its_row(is_whole: bool) -> 
         if is_whole:
             fleet.send(np.array([GO, RAISE, GO, GO]))
         wait_for_rows(fleet)
-        assert fleet.recv(env_indices=[2, 3], timeout_s=20).observations[:, 0].tolist() == [1, 1]
-        assert fleet.recv(env_indices=[0], timeout_s=20).observations[:, 0].tolist() == [1]
+        assert fleet.recv(env_indices=[2, 3], timeout_s=PATIENCE_S).observations[:, 0].tolist() == [1, 1]
+        assert fleet.recv(env_indices=[0], timeout_s=PATIENCE_S).observations[:, 0].tolist() == [1]
         with pytest.raises(SubEnvError, match="sub-environment 1 "):
-            fleet.recv(env_indices=[1], timeout_s=20)
+            fleet.recv(env_indices=[1], timeout_s=PATIENCE_S)
 
 
 def test_infos_that_cannot_be_read_are_told_to_the_call_that_asks_for_their_row() -> None:
@@ -239,9 +238,9 @@ def test_infos_that_cannot_be_read_are_told_to_the_call_that_asks_for_their_row(
         fleet.send(np.zeros(1, int), [0])
         fleet.send(np.zeros(1, int), [1])
         wait_for_rows(fleet)
-        assert fleet.recv(env_indices=[1], timeout_s=20).observations[:, 0].tolist() == [1]
+        assert fleet.recv(env_indices=[1], timeout_s=PATIENCE_S).observations[:, 0].tolist() == [1]
         with pytest.raises(Exception, match="cannot be read in this process"):
-            fleet.recv(env_indices=[0], timeout_s=20)
+            fleet.recv(env_indices=[0], timeout_s=PATIENCE_S)
 
 
 class _Unreadable:
@@ -308,7 +307,7 @@ def test_actions_that_cannot_be_read_are_refused_by_row() -> None:
         fleet.reset(seed=0)
         fleet.send((_UnreadableText("a"),), [1])
         with pytest.raises(SubEnvError, match="cannot be read in worker 1"):
-            fleet.recv(env_indices=[1], timeout_s=20)
+            fleet.recv(env_indices=[1], timeout_s=PATIENCE_S)
 
 
 class _TextActionEnv(CountingEnv):

@@ -23,14 +23,12 @@ import pytest
 from gymnasium import spaces
 from tests.conftest import Backend
 from tests.fault.builders import StuckEnv
-from tests.fault.programs import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 import envfleet
 from envfleet.errors import CallPending, EnvfleetError, FleetClosed, InvalidArgument, SubEnvError, UnknownEnv
 from envfleet.testing import CountingEnv
 from envfleet.testing.envs import AttributeEnv, SpaceEnv
-
-pytestmark = pytest.mark.timeout(60)
 
 one = CountingEnv
 BAD_ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -321,7 +319,7 @@ def test_two_threads_that_step_at_once() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
         assert sorted(counts) == list(range(1, len(counts) + 1))
 
 
@@ -346,7 +344,7 @@ def test_another_thread_may_close_it_by_force(tmp_path: Path) -> None:
     thread.start()
     wait_until(lambda: "_stay" in fleet.stacks()[0])
     fleet.close(terminate=True)
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert "closed" in str(errors[0])
     with pytest.raises(FleetClosed):
         fleet.step(np.zeros(2, int))
@@ -422,7 +420,7 @@ def run_script(code: str, **limits: tuple[int, int]) -> subprocess.CompletedProc
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=PATIENCE_S,
         check=False,
         preexec_fn=limit,
     )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
-from tests.fault.programs import is_running, started, wait_gone, wait_until
-
-pytestmark = pytest.mark.timeout(90)
+from tests.fault.programs import is_running, started, wait_gone
+from tests.waiting import PATIENCE_S, wait_until
 
 PROGRAM = """
 import os, signal, subprocess
@@ -19,7 +17,7 @@ class SimulatorEnv(CountingEnv):
     def __init__(self, close_s=0.0):
         super().__init__(1000)
         self.close_s = close_s
-        self.simulator = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        self.simulator = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         self.log("started", self.simulator.pid)
 
     def log(self, *words):
@@ -29,7 +27,7 @@ class SimulatorEnv(CountingEnv):
     def step(self, action):
         if action == 3:
             self.log("hangs")
-            time.sleep(600)
+            time.sleep(3600)
         return super().step(action)
 
     def close(self):
@@ -54,22 +52,22 @@ def read_log(folder: Path, word: str) -> list[int]:
 @pytest.mark.parametrize("whom", ["owner", "owner and group"])
 def test_the_owner_is_killed(tmp_path: Path, whom: str) -> None:
     """Environments are closed, which these do without ending their simulator, and what is left is ended."""
-    with started(tmp_path / "main.py", program("time.sleep(600)"), cwd=tmp_path) as (process, pids):
+    with started(tmp_path / "main.py", program("time.sleep(3600)"), cwd=tmp_path) as (process, pids):
         simulators = read_log(tmp_path, "started")
         end = os.kill if whom == "owner" else os.killpg
         end(process.pid, signal.SIGKILL)
-        assert not wait_gone([*pids, *simulators], timeout_s=3.0)
+        assert not wait_gone([*pids, *simulators])
     assert len(simulators) == 2
     assert sorted(read_log(tmp_path, "closed")) == sorted(simulators)
 
 
-@pytest.mark.parametrize(("argument", "body"), [(", 600.0", "time.sleep(600)"), ("", "fleet.step([3, 0])")])
+@pytest.mark.parametrize(("argument", "body"), [(", 3600.0", "time.sleep(3600)"), ("", "fleet.step([3, 0])")])
 def test_the_owner_is_killed_and_environments_do_not_close(tmp_path: Path, argument: str, body: str) -> None:
     """In the middle of a step, or of its close()."""
     with started(tmp_path / "main.py", program(body, argument), cwd=tmp_path) as (process, pids):
         wait_until(lambda: "step" not in body or "hangs" in (tmp_path / "log").read_text())
         process.kill()
-        assert not wait_gone([*pids, *read_log(tmp_path, "started")], timeout_s=3.0)
+        assert not wait_gone([*pids, *read_log(tmp_path, "started")])
 
 
 def test_a_worker_is_killed(tmp_path: Path) -> None:
@@ -93,27 +91,26 @@ sys.stdin.readline()
         assert process.stdout.readline() == "stepped 3\n"
         simulators = read_log(tmp_path, "started")
         assert len(simulators) == 5
-        wait_until(lambda: sum(map(is_running, simulators)) == 2, 3.0)
+        wait_until(lambda: sum(map(is_running, simulators)) == 2)
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "closed\n"
-        assert not wait_gone(simulators, timeout_s=3.0)
+        assert not wait_gone(simulators)
 
 
 def test_an_open_fleet_is_closed_at_exit(tmp_path: Path) -> None:
     with started(tmp_path / "main.py", program(""), cwd=tmp_path) as (process, pids):
         simulators = read_log(tmp_path, "started")
-        process.wait(20)
+        process.wait(PATIENCE_S)
         assert sorted(read_log(tmp_path, "closed")) == sorted(simulators)
-        assert not wait_gone([*pids, *simulators], timeout_s=3.0)
+        assert not wait_gone([*pids, *simulators])
 
 
 def test_the_exit_of_a_program_does_not_wait_for_environments_that_hang(tmp_path: Path) -> None:
-    with started(tmp_path / "main.py", program("", ", 600.0"), cwd=tmp_path) as (process, pids):
-        simulators, start_s = read_log(tmp_path, "started"), time.monotonic()
-        process.wait(20)
-        assert time.monotonic() - start_s < 10
-        assert not wait_gone([*pids, *simulators], timeout_s=3.0)
+    with started(tmp_path / "main.py", program("", ", 3600.0"), cwd=tmp_path) as (process, pids):
+        simulators = read_log(tmp_path, "started")
+        process.wait(PATIENCE_S)
+        assert not wait_gone([*pids, *simulators])
 
 
 def test_servers_and_owner_are_killed(tmp_path: Path) -> None:
@@ -124,11 +121,11 @@ for child in psutil.Process().children(recursive=True):
     if os.getsid(child.pid) == psutil.Process().children()[0].pid:
         child.kill()
 print("killed", flush=True)
-time.sleep(600)
+time.sleep(3600)
 """
     with started(tmp_path / "main.py", program(body), cwd=tmp_path) as (process, pids):
         assert process.stdout is not None
         assert process.stdout.readline() == "killed\n"
         assert all(map(is_running, pids))
         process.kill()
-        assert not wait_gone([*pids, *read_log(tmp_path, "started")], timeout_s=3.0)
+        assert not wait_gone([*pids, *read_log(tmp_path, "started")])

@@ -12,14 +12,12 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL, Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step
-from tests.fault.programs import wait_until
+from tests.waiting import wait_until
 
 from envfleet.errors import NothingPending, ResetNeeded, SubEnvError
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.envs import AttributeEnv
 from envfleet.testing.faults import PlainError, TwoArgumentsError, UnpicklableError, When
-
-pytestmark = pytest.mark.timeout(60)
 
 RAISING: dict[str, str] = {
     "raise": "PlainError",

@@ -16,14 +16,12 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import ONE_OF_EACH, SERIAL, Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run, step_often
-from tests.fault.programs import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from envfleet.errors import EnvfleetError, RestartBudgetSpent, SubEnvError, WorkerDied
 from envfleet.testing import CountingEnv, FaultyEnv, once_marker
 from envfleet.testing.envs import SpaceEnv
 from envfleet.testing.faults import When
-
-pytestmark = pytest.mark.timeout(60)
 
 NUM_STEPS = 14
 IN_PLACE = (
@@ -222,7 +220,7 @@ def test_send_and_recv(backend: Backend, fault: str, tmp_path: Path) -> None:
         counts = np.zeros(NUM_ENVS, int)
         truncations = []
         while counts.min() < 6 and counts.max() < 500:
-            batch = fleet.recv(timeout_s=20)
+            batch = fleet.recv(timeout_s=PATIENCE_S)
             index = int(batch.env_indices[0])
             counts[index] += 1
             if batch.truncated[0]:
@@ -348,7 +346,7 @@ def test_a_death_that_is_seen_while_others_are_reset(tmp_path: Path) -> None:
         fleet.send(np.array([3]), [2])
         with open_once_replaced(fleet, 1, gate):
             fleet.reset_envs([0])
-        batch = fleet.recv(timeout_s=20)
+        batch = fleet.recv(timeout_s=PATIENCE_S)
         assert batch.env_indices.tolist() == [2]
         assert batch.truncated.tolist() == [True]
         assert "SIGKILL" in batch.infos["env_error"][0]

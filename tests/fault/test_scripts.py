@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.programs import family, started, wait_gone
-
-pytestmark = pytest.mark.timeout(90)
+from tests.waiting import PATIENCE_S
 
 UNGUARDED = """
 import numpy as np
@@ -43,7 +42,7 @@ def test_unguarded_main(tmp_path: Path, way: str) -> None:
         input=UNGUARDED if way == "stdin" else None,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         cwd=tmp_path,
         check=False,
     )
@@ -99,7 +98,7 @@ def test_ids_that_the_program_registered(tmp_path: Path) -> None:
     (tmp_path / "registering.py").write_text(REGISTERING)
     (tmp_path / "main.py").write_text(REGISTERED)
     result = subprocess.run(
-        [sys.executable, "main.py"], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+        [sys.executable, "main.py"], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
     mine, by_class = ["(5, 5) None process"] * 2, ["(6, 6) 4 process"] * 2
@@ -127,7 +126,7 @@ def test_a_module_that_makes_a_fleet_when_it_is_imported(tmp_path: Path, env: st
     """Its workers import it as well: without an end, if each of them made a fleet again."""
     (tmp_path / "fleets_at_import.py").write_text(MODULE.replace("ENV", env))
     command = [sys.executable, "-c", "import fleets_at_import"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=tmp_path, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False)
     assert result.stderr.splitlines()[-1] == (
         "envfleet.errors.InvalidArgument: the module fleets_at_import makes a fleet when it is imported, and each "
         "worker that imports it would make another one: make the fleet in a function, or under "
@@ -150,7 +149,7 @@ async def run():
 asyncio.run(run())
 """
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, EXPECTED, "")
 
@@ -169,7 +168,7 @@ def test_from_a_thread(tmp_path: Path) -> None:
     thread.join()
     """
     with started(tmp_path / "main.py", body) as (process, pids):
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, output, errors) == (0, "[1.0, 1.0, 1.0, 1.0]\n", "")
         assert not wait_gone(pids)
 
@@ -198,7 +197,7 @@ def test_the_helper_process_is_killed(tmp_path: Path) -> None:
     fleet.close()
     """
     with started(tmp_path / "main.py", body) as (process, pids):
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (0, "")
         assert output.split("\n") == ["1 [1.0, 1.0, 1.0, 1.0]", "[1.0, 1.0, 1.0, 1.0]", "told 0", ""]
         assert not wait_gone(pids)
@@ -219,7 +218,7 @@ def test_a_forked_child_of_the_owner(tmp_path: Path) -> None:
     fleet.close()
     """
     with started(tmp_path / "main.py", body) as (process, pids):
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (0, "")
         assert output == "0 [1.0, 1.0, 1.0, 1.0]\n"
         assert not wait_gone(pids)
@@ -249,7 +248,7 @@ def test_a_fleet_within_a_fleet(tmp_path: Path) -> None:
     for ending in ("fleet.close()", "import os; os._exit(0)"):
         with started(tmp_path / "main.py", body.replace("ENDING", ending)) as (process, pids):
             everyone = [*pids, *family(process.pid)]
-            output, errors = process.communicate(timeout=30)
+            output, errors = process.communicate(timeout=PATIENCE_S)
             assert (process.returncode, output, errors) == (0, "[1.0, 1.0]\n", "")
             assert not wait_gone(everyone)
 
@@ -261,7 +260,7 @@ def test_environments_may_have_children_of_their_own(tmp_path: Path) -> None:
     class ParentEnv(CountingEnv):
         def __init__(self):
             super().__init__()
-            self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         def close(self):
             self.child.kill()
             self.child.wait()
@@ -272,6 +271,6 @@ def test_environments_may_have_children_of_their_own(tmp_path: Path) -> None:
     fleet.close()
     """
     with started(tmp_path / "main.py", body) as (process, pids):
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (0, "")
         assert not wait_gone(pids)

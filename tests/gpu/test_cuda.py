@@ -60,7 +60,6 @@ def test_episodes_are_the_cpus(pair: Any) -> None:
             np.testing.assert_array_equal(expected[4]["episode"]["id"], found[4]["episode"]["id"])
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("env_id", [env_id for env_id in REGISTERED if not any(part in env_id for part in OF_PARTS)])
 def test_registered_kernels_are_the_cpus(env_id: str) -> None:
     options: dict[str, Any] = {"num_envs": 200, "backend": "kernel", "autoreset_mode": "same_step"}

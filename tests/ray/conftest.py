@@ -16,6 +16,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from tests.conftest import Backend, Resources, take_stock
+from tests.waiting import PATIENCE_S
 
 from envfleet.workers.transports.launch import server
 from envfleet.workers.transports.ray.transport import RayTransport
@@ -26,8 +27,6 @@ NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES
 HEAD = {
     **NODE, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True, "resources": {"place": 2},
 }  # fmt: skip
-PATIENCE_S = 30.0
-LOST_S = 15.0  # one second is promised for a process; Ray's word comes later, most of all on a busy machine
 
 # Ray gives way to everybody else on the machine; here workers would then take half a minute to come and to go.
 os.environ.setdefault("RAY_worker_niceness", "0")

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from tests.ray.conftest import FAR, NEAR, connect, no_actor_stays
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import EnvfleetError, WorkerDied
 from envfleet.testing import CountingEnv
-
-pytestmark = pytest.mark.timeout(110)
 
 LOCAL = """
 import sys
@@ -51,7 +49,7 @@ def test_local_cluster_lives_as_long_as_its_fleets(tmp_path: Path) -> None:
         env={**os.environ, "RAY_ADDRESS": "local"},  # not the cluster of these tests
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
@@ -60,19 +58,15 @@ def test_local_cluster_lives_as_long_as_its_fleets(tmp_path: Path) -> None:
 STALE = """
 import socket
 import sys
-import time
 import envfleet
 import pytest
 from envfleet.errors import EnvfleetError
 from envfleet.workers.transports.ray import cluster
 cluster.whole_cores = lambda: 1
 file, named = sys.argv[1:]
-start_s = time.monotonic()
 if named:
     with pytest.raises(EnvfleetError, match=f"no Ray cluster answers at .*{named}.*to have a local cluster started"):
         envfleet.make("CartPole-v1", 2, backend="ray", workers=1)
-    took_s = time.monotonic() - start_s
-    assert took_s < 8, f"the error took {took_s} s"
 else:
     with pytest.warns(RuntimeWarning, match=f"{file}, so a local one is started"):
         fleet = envfleet.make("CartPole-v1", 2, backend="ray", workers=1)
@@ -108,7 +102,7 @@ def test_stale_address(stale_folder: Path, is_named: bool, is_silent: bool) -> N
             env={**os.environ, "RAY_TMPDIR": str(stale_folder), "RAY_ADDRESS": named},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=PATIENCE_S,
             check=False,
         )
     assert ran.returncode == 0, ran.stderr[-2000:]
@@ -123,9 +117,8 @@ def test_nothing_stays_in_the_folder_of_other_programs(ray_cluster: Cluster) -> 
 WAYS = ((NEAR, "raise"), (FAR, "restart"))
 
 
-def step_for(fleet: Any, duration_s: float) -> None:
-    start = time.monotonic()
-    while time.monotonic() - start < duration_s:
+def step_until_it_raises(fleet: Any) -> None:
+    while True:
         fleet.step(np.zeros(2, np.int64))
 
 
@@ -138,7 +131,7 @@ def test_ray_is_shut_down_under_the_fleet(ray_cluster: Cluster) -> None:
         ray.shutdown()
         for fleet, kind in zip(fleets, (WorkerDied, EnvfleetError), strict=True):
             with pytest.raises(kind, match="Ray was shut down"):
-                step_for(fleet, 20.0)
+                step_until_it_raises(fleet)
         assert not ray.is_initialized()
     finally:
         for fleet in fleets:

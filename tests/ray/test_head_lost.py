@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-PATIENCE_S = 40.0
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,7 +17,6 @@ def ray_cluster() -> None:
     """None: the program starts its own."""
 
 
-@pytest.mark.timeout(170)
 def test_head_is_lost() -> None:
     """In a program of its own: Ray ends a program that was without a head for a minute."""
     ran = subprocess.run(
@@ -27,13 +25,12 @@ def test_head_is_lost() -> None:
         env={**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "600"},  # a slow machine may take its time
         capture_output=True,
         text=True,
-        timeout=160,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     told = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     outcomes = {one["what"]: one["outcome"] for one in told}
-    assert max(one["took_s"] for one in told) < PATIENCE_S, told
     assert outcomes["again tcp raise"].startswith("FleetBroken")
     assert outcomes["again shared-memory restart"].startswith("ResetNeeded")
     for what, outcome in outcomes.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import time
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,7 +14,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL
-from tests.ray.conftest import FAR, LOST_S, MIXED, NEAR, RayBackend
+from tests.ray.conftest import FAR, MIXED, NEAR, RayBackend
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import FleetBroken, WorkerDied
 from envfleet.testing import CASES, CHECKS, InfoEnv, check_backend
@@ -121,7 +121,7 @@ def test_rows_in_flight(fleet: Any, subject: Subject) -> None:
     seen = [0] * NUM_ENVS
     fleet.send(actions[0])
     while min(seen) < count:
-        batch = fleet.recv(timeout_s=20)
+        batch = fleet.recv(timeout_s=PATIENCE_S)
         assert len(batch.env_indices) <= 2
         for index, observation in zip(batch.env_indices.tolist(), batch.observations, strict=True):
             assert mismatches(expected[seen[index]][index], observation) == []
@@ -138,10 +138,8 @@ def test_killed_while_idle(fleet: Any) -> None:
     worker = fleet.plan.num_workers - 1
     os.kill(fleet.stats().workers[worker].pid, signal.SIGKILL)
     actions = fleet.action_space.sample()
-    start = time.monotonic()
     with pytest.raises(WorkerDied, match="killed by SIGKILL") as caught:
         fleet.step(actions)
-    assert time.monotonic() - start < LOST_S
     lost = (caught.value.worker, caught.value.env_indices, caught.value.exitcode)
     assert lost == (worker, (3, 4) if worker else (0, 1, 2, 3, 4), -9)
     with pytest.raises(FleetBroken):

@@ -11,13 +11,13 @@ import pytest
 from ray.cluster_utils import Cluster
 from tests.service.conftest import Caller
 from tests.service.serving import Command
+from tests.waiting import PATIENCE_S
 
 import envfleet
 
 NUM_ENVS, NUM_STEPS, KILL = 3, 12, 6
 
 
-@pytest.mark.timeout(240)
 def test_fleets_on_ray_go_on_after_the_service_was_killed(
     tmp_path: Path, ray_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,7 +28,7 @@ def test_fleets_on_ray_go_on_after_the_service_was_killed(
     with contextlib.ExitStack() as stack, envfleet.make("CartPole-v1", NUM_ENVS, backend="serial") as local:
         command = stack.enter_context(Command(database, *options))
         token = command.read_token()
-        caller = Caller(stack.enter_context(httpx.Client(base_url=command.url, timeout=120.0)), token)
+        caller = Caller(stack.enter_context(httpx.Client(base_url=command.url, timeout=PATIENCE_S)), token)
         fleet = caller.create("CartPole-v1", NUM_ENVS)
         found = caller.call(f"/fleets/{fleet}/reset", seq=0, seeds=5)["observations"]
         np.testing.assert_array_equal(found, local.reset(seed=5)[0])

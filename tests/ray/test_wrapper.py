@@ -19,8 +19,6 @@ from tests.unit.adapters.old_envs import BareCartPole, OldCartPole, OldWrapper, 
 
 from envfleet.errors import InvalidArgument, NothingPending
 
-pytestmark = pytest.mark.timeout(100)
-
 LITTLE = {"num_cpus": 0.01}
 
 README = [

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.remote.conftest import TURBOFAN, Place
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import (
@@ -110,7 +111,7 @@ def test_sending_and_receiving(place: Place) -> None:
             remote.send(np.zeros(NUM_ENVS, np.int64))
             with pytest.raises(CallPending):
                 remote.step(np.zeros(NUM_ENVS, np.int64))
-            *step, indices = remote.recv(timeout_s=60.0)
+            *step, indices = remote.recv(timeout_s=PATIENCE_S)
             compare(local.step(np.zeros(NUM_ENVS, np.int64)), step)
             assert indices.tolist() == list(range(NUM_ENVS))
         assert step[0].shape == (NUM_ENVS, 10, 9)

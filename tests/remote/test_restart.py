@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from tests.remote.conftest import TURBOFAN
 from tests.service.serving import Command
+from tests.waiting import PATIENCE_S
 
 import envfleet
-
-pytestmark = pytest.mark.timeout(110)
 
 NUM_ENVS, NUM_STEPS, KILL = 6, 24, 9
 
@@ -55,7 +53,13 @@ def test_a_run_goes_on_bit_by_bit_when_the_service_is_killed_and_started_again(t
         with (
             envfleet.make(TURBOFAN, NUM_ENVS, backend="kernel", autoreset_mode="SAME_STEP") as local,
             envfleet.connect(
-                service.url, TURBOFAN, NUM_ENVS, token=token, autoreset_mode="SAME_STEP", batch_size=4
+                service.url,
+                TURBOFAN,
+                NUM_ENVS,
+                token=token,
+                autoreset_mode="SAME_STEP",
+                batch_size=4,
+                patience_s=PATIENCE_S,
             ) as remote,
         ):
             np.testing.assert_array_equal(remote.reset(seed=4)[0], local.reset(seed=4)[0])

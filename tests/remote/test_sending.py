@@ -11,6 +11,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.remote.conftest import TURBOFAN, Place, lose_reply, lose_request, network_of
 from tests.remote.test_fleet import compare
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import (
@@ -55,7 +56,7 @@ def test_any_order_of_sub_environments_gives_what_a_local_fleet_gives(
             for fleet in (local, remote):
                 fleet.send(actions, rows)
             *expected, expected_rows = local.recv()
-            *found, found_rows = remote.recv(timeout_s=60.0)
+            *found, found_rows = remote.recv(timeout_s=PATIENCE_S)
             order = np.argsort(expected_rows)[np.argsort(np.argsort(found_rows))]
             assert sorted(found_rows) == sorted(rows)
             compare([*(in_order(part, order) for part in expected[:4]), take_infos(expected[4], order)], found)
@@ -81,7 +82,7 @@ def test_whoever_is_ready_comes_first(place: Place) -> None:
         with pytest.raises(NothingPending):
             fleet.recv()
         fleet.send(np.zeros(4, np.int64))
-        seen = [fleet.recv(timeout_s=60.0) for _ in range(2)]
+        seen = [fleet.recv(timeout_s=PATIENCE_S) for _ in range(2)]
         assert sorted(np.concatenate([batch.env_indices for batch in seen])) == [0, 1, 2, 3]
         fleet.send(FLY, [3, 0])
         with pytest.raises(CallPending, match=r"\[0, 3\] are under way"):
@@ -155,7 +156,7 @@ def test_a_reset_that_was_not_answered_can_be_made_again(place: Place) -> None:
     with connect(place) as fleet:
         network = network_of(fleet, patience_s=0.5)
         fleet.send(FLY, [0, 1])
-        assert len(fleet.recv(timeout_s=60.0).rewards) == 2
+        assert len(fleet.recv(timeout_s=PATIENCE_S).rewards) == 2
         fleet.send(FLY, [0, 1])
         network.tricks = [lose_reply] * 99
         for _ in range(2):

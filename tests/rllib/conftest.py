@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.conftest import PATIENCE_S, Resources, take_stock
+from tests.conftest import Resources, take_stock
 from tests.ray.conftest import pytest_runtest_teardown, shared_cluster
+from tests.waiting import PATIENCE_S
 
 __all__ = ["pytest_runtest_teardown"]  # which ends the cluster
 

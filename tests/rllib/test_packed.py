@@ -23,6 +23,7 @@ from ray.rllib.utils.spaces.space_utils import unsquash_action
 from tests.fleets import adopted
 from tests.rllib.configs import N, config_of, echo_config
 from tests.rllib.spaces import ACTION_SPACES, Echo
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import InvalidArgument
 from envfleet.rllib import FlattenObservations, PackedEnvRunner, PackedPPOConfig, PackedRollout
@@ -145,7 +146,7 @@ def test_evaluation_plays_the_episodes_asked_for() -> None:
 
 
 def test_an_env_runner_in_a_process_of_its_own() -> None:
-    config = config_of().env_runners(num_env_runners=1, num_cpus_per_env_runner=0.1)
+    config = config_of().env_runners(num_env_runners=1, num_cpus_per_env_runner=0.1, sample_timeout_s=PATIENCE_S)
     algorithm = config.build_algo()
     result = algorithm.train()["env_runners"]
     algorithm.stop()
@@ -164,11 +165,10 @@ def test_env_runners_start_apart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_several_env_runners_and_learners() -> None:
     config = (
         config_of()
-        .env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1)
+        .env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1, sample_timeout_s=PATIENCE_S)
         .learners(num_learners=2, num_cpus_per_learner=0.1)
         .training(train_batch_size_per_learner=20 * N + 3, minibatch_size=10 * N, num_epochs=1)
         .packing(rows_per_pass=7 * N)

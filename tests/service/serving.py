@@ -18,14 +18,13 @@ from typing import Any, Self
 
 import httpx
 import uvicorn
+from tests.waiting import PATIENCE_S
 
 from envfleet.service.app import make_app
 from envfleet.service.offers import make_offer
 from envfleet.service.run import configure
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
-
-START_S = 90.0
 
 
 def make_settings(folder: Path, **changes: Any) -> Settings:
@@ -46,12 +45,12 @@ def serve_here(settings: Settings) -> Iterator[tuple[httpx.Client, Service]]:
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60.0) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=PATIENCE_S) as client:
             client.get("/healthz")
             yield client, app.state.service
     finally:
         server.should_exit = True
-        thread.join(30.0)
+        thread.join(PATIENCE_S)
         listener.close()
 
 
@@ -75,14 +74,14 @@ class Command:
         return self._read_until(r"shown this once: (\S+)")
 
     def _read_until(self, pattern: str) -> str:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         found = [match for line in self.lines if (match := re.search(pattern, line))]
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while not found:
                 is_there = selector.select(deadline - time.monotonic())
-                assert is_there, f"the service did not start in {START_S} s; it printed {self.lines}"
+                assert is_there, f"the service did not start in {PATIENCE_S} s; it printed {self.lines}"
                 line = self._process.stdout.readline().decode()
                 assert line, self._process.stderr.read() if self._process.stderr else ""
                 self.lines.append(line)
@@ -99,7 +98,7 @@ class Command:
 
     def _end(self) -> int:
         try:
-            self._process.communicate(timeout=40.0)
+            self._process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()

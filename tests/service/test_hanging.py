@@ -51,7 +51,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, fired: Path) -> Iterator[t
             yield both
 
 
-@pytest.mark.timeout(60)
 def test_what_hangs_is_ended_while_others_go_on(ann: Caller, bob: Caller, service: Service, fired: Path) -> None:
     fleet = ann.create(HANGING, 2)
     ann.call(f"/fleets/{fleet}/reset", seq=0, seeds=1)

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import Command
+from tests.waiting import PATIENCE_S
 
 import envfleet
 
@@ -18,7 +18,6 @@ NUM_ENVS, NUM_STEPS = 5, 60
 KILL = 31
 
 
-@pytest.mark.timeout(240)
 def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
     rng = np.random.default_rng(1)
     actions = rng.choice(3, (NUM_STEPS, NUM_ENVS), p=[0.85, 0.1, 0.05])
@@ -26,7 +25,7 @@ def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
     with contextlib.ExitStack() as stack:
         command = stack.enter_context(Command(database, "--env", TURBOFAN))
         token, port = command.read_token(), command.port
-        http = stack.enter_context(httpx.Client(base_url=command.url, timeout=60.0))
+        http = stack.enter_context(httpx.Client(base_url=command.url, timeout=PATIENCE_S))
         caller = Caller(http, token)
         fleet = caller.create(TURBOFAN, NUM_ENVS, autoreset_mode="SAME_STEP")
         found = [caller.call(f"/fleets/{fleet}/reset", seq=0, seeds=3)["observations"]]

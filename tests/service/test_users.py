@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import make_settings, serve_here
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.remote.codec import unpack
@@ -224,17 +225,17 @@ def test_calls_wait_for_their_turn_and_are_refused_after_a_while(
 
     def take_long(*_: Any) -> Any:
         begun.set()
-        assert may_end.wait(30.0)
+        assert may_end.wait(PATIENCE_S)
         raise EnvfleetError("it took long")
 
     with monkeypatch.context() as patch:
         patch.setattr(hosted.fleet, "reset_envs", take_long)
         slow = threading.Thread(target=lambda: caller.post(f"/fleets/{fleet}/reset", seq=0))
         slow.start()
-        assert begun.wait(30.0)
+        assert begun.wait(PATIENCE_S)
         response = caller.post(f"/fleets/{other}/reset", seq=0)
         may_end.set()
-        slow.join(30.0)
+        slow.join(PATIENCE_S)
     assert (response.status_code, response.json()["code"]) == (429, "busy")
     assert response.headers["Retry-After"] == "1"
     assert caller.call(f"/fleets/{other}/reset", seq=0)["seq"] == 1  # nothing had been done

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect, sync_playwright
+from tests.waiting import PATIENCE_S
 
 SIZES: dict[str, ViewportSize] = {
     "phone": {"width": 390, "height": 800},
@@ -44,7 +45,8 @@ def open_page(browser: Browser, base_url: str, size: str) -> Iterator[Page]:
     context = browser.new_context(base_url=base_url, viewport=SIZES[size], color_scheme=scheme)  # type: ignore[arg-type]  # one of two texts
     complaints: list[str] = []
     page = context.new_page()
-    page.set_default_timeout(20_000.0)
+    page.set_default_timeout(1000 * PATIENCE_S)
+    expect.set_options(timeout=1000 * PATIENCE_S)
     page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))

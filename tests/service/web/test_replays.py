@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
+from tests.waiting import PATIENCE_S
 
 from envfleet.envs.hosting import Mark, PlainLog
 from envfleet.envs.turbofan.plots import EngineLog
@@ -130,7 +131,7 @@ def test_an_environment_that_cannot_be_made_again_is_told_as_such(
     monkeypatch.setattr("envfleet.service.offers.Offer.make", fail)
     with pytest.raises(EnvFailed, match="cannot be made"):
         Replays(service.store, service.fleets).make(episode)
-    with httpx.Client(base_url=ann.http.base_url, timeout=60.0) as visit:
+    with httpx.Client(base_url=ann.http.base_url, timeout=PATIENCE_S) as visit:
         visit.post("/sign-in", data={"token": ann.token})
         page = visit.get(f"/episodes/{episode['id']}")
     assert page.status_code == 200

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
 from tests.service.web.playing import sell_at_once
+from tests.waiting import PATIENCE_S
 
 from envfleet.service.database.models import WebSession
 from envfleet.service.offers import make_offer
@@ -24,7 +25,7 @@ COOKIE = "envfleet_session"
 
 @pytest.fixture
 def visit(http: httpx.Client) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=http.base_url, timeout=60.0) as client:
+    with httpx.Client(base_url=http.base_url, timeout=PATIENCE_S) as client:
         yield client
 
 

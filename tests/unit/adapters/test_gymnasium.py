@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tests.unit.adapters.peers import ASYNC, SYNC, BoundedEnv, EnvFns, Make, Typing, cartpole, counting
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import SubEnvError
@@ -231,9 +232,9 @@ def test_sub_environments_are_at_hand(kind: Make, close_later: Make) -> None:
 def test_async_calls(kind: Make, close_later: Make) -> None:
     envs = close_later(kind, counting(2))
     envs.call_async("length")
-    assert envs.call_wait(timeout=30) == (5, 5)
+    assert envs.call_wait(timeout=PATIENCE_S) == (5, 5)
     envs.reset_async(seed=5, options={"start": 3})
-    observations, infos = envs.reset_wait(timeout=30)
+    observations, infos = envs.reset_wait(timeout=PATIENCE_S)
     assert observations[:, 4].tolist() == [3, 3]
     assert infos["episodes"].tolist() == [1, 1]
     envs.step_async(np.zeros(2, int))
@@ -254,7 +255,7 @@ def test_two_calls_at_once(kind: Make, pending: str, verb: str, close_later: Mak
     getattr(envs, f"{pending}_async")(*ARGUMENTS.get(pending, ()))
     with pytest.raises(AlreadyPendingCallError, match=f"{verb}.* while "):
         getattr(envs, verb)(*ARGUMENTS.get(verb.removesuffix("_async"), ()))
-    getattr(envs, f"{pending}_wait")(timeout=30)
+    getattr(envs, f"{pending}_wait")(timeout=PATIENCE_S)
     assert envs.step(np.zeros(2, int))[1][0] == (2 if pending == "step" else 1)
 
 
@@ -272,7 +273,7 @@ def test_waiting_for_what_was_not_started(kind: Make, verb: str, pending: str | 
         getattr(envs, f"{verb}_wait")()
     assert caught.value.name == verb
     if pending is not None:
-        getattr(envs, f"{pending}_wait")(timeout=30)
+        getattr(envs, f"{pending}_wait")(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", ASYNC)
@@ -280,7 +281,7 @@ def test_waiting_for_what_was_not_started(kind: Make, verb: str, pending: str | 
 def test_wait_times_out(kind: Make, verb: str, close_later: Make) -> None:
     slow_in: Any = {"reset": "reset", "step": "step", "call": "render"}[verb]
     nth = 2 if verb == "reset" else 1
-    envs = close_later(kind, [functools.partial(FaultyEnv, "slow", slow_in, nth=nth, duration_s=1.0)] * 2)
+    envs = close_later(kind, [functools.partial(FaultyEnv, "slow", slow_in, nth=nth, duration_s=2.0)] * 2)
     envs.reset(seed=0)
     getattr(envs, f"{verb}_async")(*{"step": (np.zeros(2, int),), "call": ("render",)}.get(verb, ()))
     message = re.escape(f"The call to `{verb}_wait` has timed out after 0.05 second(s).")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from tests.unit.adapters.peers import Make
 from tests.unit.adapters.sb3_cases import OURS, PROCESS, SERIAL
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.adapters.sb3 import FleetVecEnv
@@ -96,13 +96,11 @@ def test_errors_keep_their_type(ours: Make, when: Any, close_later: Make) -> Non
 def test_worker_that_dies(close_later: Make) -> None:
     env = close_later(PROCESS, [CountingEnv, functools.partial(FaultyEnv, "sigkill")])
     env.reset()
-    start_s = time.perf_counter()
     with pytest.raises(WorkerDied, match="SIGKILL"):
         env.step(np.zeros(2, int))
     with pytest.raises(FleetBroken):
         env.reset()
     env.close()
-    assert time.perf_counter() - start_s < 10
 
 
 @pytest.mark.parametrize("ours", OURS)
@@ -243,7 +241,7 @@ def test_workers_do_not_import_a_trainer(close_later: Make) -> None:
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_envfleet_alone_imports_no_trainer() -> None:

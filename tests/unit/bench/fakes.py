@@ -14,7 +14,7 @@ import numpy as np
 
 from envfleet.bench.child import State
 from envfleet.bench.contenders import Contender
-from envfleet.bench.environments import InfoEnv, SpinEnv
+from envfleet.bench.environments import InfoEnv
 from envfleet.bench.workloads import Workload, resolve
 
 NULL = resolve("infos", {"num_keys": 0})
@@ -42,12 +42,12 @@ def exit_now(state: State) -> None:
 
 
 def hang(state: State) -> None:
-    time.sleep(600)
+    time.sleep(3600)
 
 
 def spawn_and_hang(state: State) -> None:
     """Start a grandchild that holds the pipe open, say its id, and die without it."""
-    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     sys.stderr.write(f"grandchild {grandchild.pid}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -99,15 +99,31 @@ class NullEnv(InfoEnv):
         super().__init__(num_keys=0)
 
 
-class SlowReset(SpinEnv):
+class Clock:
+    """Replaces the module `time` of the code under test: each reading takes a microsecond, everything else no time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 1e-6
+        return self.now_s
+
+    process_time = perf_counter
+
+
+CLOCK = Clock()
+
+
+class SlowReset(NullEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        time.sleep(0.01)
+        CLOCK.now_s += 0.01
         return super().reset(seed=seed, options=options)
 
 
 def slow_reset() -> gymnasium.Env[Any, Any]:
-    """Resets take a thousand times a step, and episodes are short."""
-    return gymnasium.wrappers.TimeLimit(SlowReset(step_us=10), 10)
+    """Return an environment whose resets take 10,000 times as long as a step, with short episodes."""
+    return gymnasium.wrappers.TimeLimit(SlowReset(), 10)
 
 
 class HugeObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -142,16 +158,14 @@ class Threaded(NullEnv):
             thread.join()
 
 
-class DearWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+class SlowWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
-        end = time.thread_time_ns() + 500_000
-        while time.thread_time_ns() < end:
-            pass
+        CLOCK.now_s += 500e-6
         return self.env.step(action)
 
 
-def dearly_wrapped() -> gymnasium.Env[Any, Any]:
-    return DearWrapper(NullEnv())
+def slowly_wrapped() -> gymnasium.Env[Any, Any]:
+    return SlowWrapper(NullEnv())
 
 
 def of_other_actions() -> gymnasium.Env[Any, Any]:

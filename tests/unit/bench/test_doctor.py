@@ -6,8 +6,10 @@ import json
 
 import pytest
 from rich.console import Console
+from tests.unit.bench import fakes
 from tests.unit.bench.samples import facts
 
+from envfleet.bench import doctor
 from envfleet.bench.child import ChildFailed
 from envfleet.bench.doctor import examine, probe_env
 from envfleet.bench.findings import diagnose, show_diagnosis, straggler_loss
@@ -25,11 +27,18 @@ def findings(**changes):
 
 
 def diagnose_env(name, **changes):
-    """Measure a planted environment in this process, put it into otherwise ordinary facts."""
+    """Measure a faulty environment in this process, within otherwise ordinary facts."""
     env_facts = probe_env({}, resolve(f"tests.unit.bench.fakes:{name}"), 0.05)
     return diagnose(dataclasses.replace(facts(**changes), env=env_facts)).findings
 
 
+@pytest.fixture
+def _clock(monkeypatch):
+    """Let steps and resets take the time that the environment says, whatever else the machine does."""
+    monkeypatch.setattr(doctor, "time", fakes.CLOCK)
+
+
+@pytest.mark.usefixtures("_clock")
 def test_slow_reset():
     finding = next(finding for finding in diagnose_env("slow_reset") if finding.code == "slow_reset")
     assert finding.gain > 2
@@ -50,10 +59,11 @@ def test_threads():
     assert "6 threads" in finding.title
 
 
-def test_dear_wrapper():
-    found = diagnose_env("dearly_wrapped")
+@pytest.mark.usefixtures("_clock")
+def test_slow_wrapper():
+    found = diagnose_env("slowly_wrapped")
     finding = next(finding for finding in found if finding.code == "dear_wrapper")
-    assert "DearWrapper" in finding.title
+    assert "SlowWrapper" in finding.title
 
 
 def test_observations_without_a_shape():
@@ -226,8 +236,6 @@ def test_a_whole_examination():
 def test_a_twin_is_measured_beside_the_environment():
     found = examine(resolve("CartPole-v1"), 2, 1, seconds=0.05, progress=lambda text, fraction: None)
     assert found.kernel == "envfleet/CartPole-v1"
-    kernel_s, serial_s = found.step_s("kernel"), found.step_s("serial")
-    assert kernel_s is not None
-    assert serial_s is not None
-    assert kernel_s < serial_s / 2
+    assert found.step_s("kernel") is not None
+    assert found.step_s("serial") is not None
     assert not any(entry.problem for entry in found.run.entries)

@@ -6,17 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.waiting import PATIENCE_S, wait_until
 
 COMMAND = [str(Path(sys.executable).with_name("envfleet"))]
 
 
 def run(*arguments, cwd=None):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=90, check=False, cwd=cwd)
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=cwd
+    )
 
 
 def test_it_is_installed_and_answers():
@@ -33,7 +35,11 @@ def test_an_error_goes_to_standard_error():
 
 def test_python_dash_m():
     result = subprocess.run(
-        [sys.executable, "-m", "envfleet.cli", "--version"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "envfleet.cli", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert result.returncode == 0
     assert result.stdout.startswith("envfleet ")
@@ -48,18 +54,19 @@ def test_an_environment_in_the_current_folder_is_found(tmp_path):
 
 
 def test_ctrl_c_ends_it_quietly_with_all_its_children():
-    arguments = ["bench", "CartPole-v1", "-n", "2", "--peers", "loop,gymnasium-async", "--seconds", "60"]
+    arguments = ["bench", "CartPole-v1", "-n", "2", "--peers", "loop,gymnasium-async", "--seconds", "3600"]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     family: dict[int, psutil.Process] = {}
-    deadline = time.monotonic() + 60
-    while len(family) < 4 and time.monotonic() < deadline:  # two contenders' processes and the peer's two workers
-        family |= {child.pid: child for child in psutil.Process(process.pid).children(recursive=True)}
-        time.sleep(0.05)
+
+    def is_complete() -> bool:
+        family.update({child.pid: child for child in psutil.Process(process.pid).children(recursive=True)})
+        return len(family) >= 4  # two contenders' processes and the peer's two workers
+
+    wait_until(is_complete)
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert len(family) >= 4
-    _, alive = psutil.wait_procs(list(family.values()), timeout=10)
+    _, alive = psutil.wait_procs(list(family.values()), timeout=PATIENCE_S)
     if alive:
         pytest.fail(f"left behind: {alive}")

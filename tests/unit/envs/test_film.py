@@ -12,6 +12,7 @@ import imageio.v3 as imageio
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 from envfleet.envs.film import save_film
 from envfleet.envs.hockey import HockeyTwoEnv
@@ -41,7 +42,7 @@ def test_an_mp4_looks_like_the_game(tmp_path: Path, frames: list[np.ndarray]) ->
     odd = [frame[:-1, :-1] for frame in frames]  # (159, 199, 3)
     path = save_film(str(tmp_path / "game.mp4"), odd, fps=25)
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
-    pixels = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    pixels = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S).stdout
     film = np.frombuffer(pixels, np.uint8).reshape(12, 160, 200, 3)
     assert np.abs(film[:, :-1, :-1].astype(int) - odd).mean() < 4
     assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (12, pytest.approx(12 / 25, abs=0.01))

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(1200)  # compiles in a new process, on a busy machine
+
 
 @pytest.fixture(scope="module")
 def looks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -18,7 +20,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
     environment = {**os.environ, "ENVFLEET_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
     command = [sys.executable, "-m", "tests.unit.kernels.foreign_code"]
     root = Path(__file__).parents[3]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stderr
     before, after = json.loads(done.stdout)
     return before, after

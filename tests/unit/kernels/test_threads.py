@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import threads
@@ -41,7 +42,7 @@ def test_an_interrupt_waits_for_the_other_threads(error: type[BaseException]) ->
         if start == 0:
             is_raising.set()
             raise error
-        assert is_raising.wait(10)
+        assert is_raising.wait(PATIENCE_S)
         threading.Event().wait(0.05)
         ended.append(start)
         return 0

@@ -17,6 +17,7 @@ import pytest
 from gymnasium import spaces
 from tests.unit.kernels import strokes
 from tests.unit.kernels.samples import Painter
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import KernelError
@@ -156,7 +157,7 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
         ).stdout
         for seed in ("1", "2", "3")

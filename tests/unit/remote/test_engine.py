@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.waiting import PATIENCE_S
 
 import envfleet.remote.engine
 from envfleet.errors import CallPending, CallTimeout, ServiceUnreachable
@@ -40,7 +41,7 @@ class CountingService(ServiceLink):
         self.may_answer.set()
 
     def post(self, path: str, body: bytes, *, patience_s: float | None = None) -> Any:
-        self.may_answer.wait(20.0)
+        self.may_answer.wait(PATIENCE_S)
         asked, verb = unpack(body), path.rpartition("/")[2]
         if self.is_silent and verb != "close":
             raise ServiceUnreachable("silence")

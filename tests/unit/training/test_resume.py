@@ -97,7 +97,7 @@ def weights_of(result: RunResult) -> dict[str, Any]:
 def test_a_run_that_was_killed_ends_as_one_that_was_not(engine: str, whole: RunResult, tmp_path: Path) -> None:
     victim = subprocess.run(
         [sys.executable, "-m", "tests.unit.training.test_resume", engine, str(tmp_path), "killed"],
-        timeout=300, check=False,
+        timeout=500, check=False,
     )  # fmt: skip
     assert victim.returncode == -signal.SIGKILL
     resumed = resume(tmp_path / "killed", verbose=False)

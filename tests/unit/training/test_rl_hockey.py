@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = os.pathsep.join([str(ROOT / "src"), str(ROOT / "compat" / "src")])
 DOCUMENTS = sorted((ROOT.parent / "shared" / "seeds").glob("003*.txt"))
-COMMAND_LIMIT_S = 240.0
+COMMAND_LIMIT_S = 900.0
 
 BLOCKS = [
     """\

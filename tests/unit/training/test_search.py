@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import polars as pl
 import pytest
 from gymnasium import spaces
 from matplotlib.image import imread
+from tests.waiting import PATIENCE_S
 from typer.testing import CliRunner
 
 from envfleet.cli.app import app
@@ -68,6 +68,19 @@ def look(out: Path, space: dict[str, Any], **rest: Any) -> Any:
     return search(config(), space, out=out, options=RunOptions(num_envs=2, backend="serial"), verbose=False, **rest)
 
 
+def look_and_die(out: Path, space: dict[str, Any], **rest: Any) -> None:
+    """Search, and kill this process in the first step after the first trial has saved."""
+    step = Paid.step
+
+    def step_or_die(self: Paid, action: Any) -> Any:
+        if (out / "runs" / "trial-001" / "resume.pt").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, action)
+
+    Paid.step = step_or_die  # type: ignore[method-assign]
+    look(out, space, **rest)
+
+
 def evaluations(out: Path, trial: int) -> list[float]:
     table = pl.read_csv(out / "runs" / f"trial-{trial:03}" / "evaluations.csv")
     values: list[float] = table.filter(figure="mean_return")["value"].to_list()
@@ -103,14 +116,10 @@ def test_the_best_trial_is_found_and_bad_ones_are_ended_early(tmp_path: Path) ->
 def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     space = {RATE: {"low": 1e-5, "high": 1e-2, "log": True}, PAY: {"low": 0.0, "high": 10.0}}
     whole = look(tmp_path / "whole", space, trials=2)
-    program = f"from {__name__} import look; import pathlib; look(pathlib.Path({str(tmp_path)!r}), {space}, trials=2)"
-    killed = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3])
-    with contextlib.suppress(ProcessLookupError):
-        deadline = time.monotonic() + 90
-        while not (tmp_path / "runs" / "trial-001" / "resume.pt").exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        os.kill(killed.pid, signal.SIGKILL)
-    assert killed.wait(30) == -signal.SIGKILL
+    program = f"from {__name__} import *; look_and_die(Path({str(tmp_path)!r}), {space}, trials=2)"
+    root = Path(__file__).parents[3]
+    killed = subprocess.run([sys.executable, "-c", program], cwd=root, timeout=PATIENCE_S, check=False)
+    assert killed.returncode == -signal.SIGKILL
     found = look(tmp_path, space, trials=2)
     assert (found.scores, found.values) == (whole.scores, whole.values)
     tables = [folder / "runs" / "trial-001" / "episodes.csv" for folder in (tmp_path, tmp_path / "whole")]

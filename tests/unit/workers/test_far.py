@@ -15,12 +15,12 @@ from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL, Backend
 from tests.unit.workers.far_envs import Hasty, ImageEnv, TableEnv
 from tests.unit.workers.far_transport import FarTransport, MixedTransport
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import WorkerDied
 from envfleet.testing import InfoEnv, check_backend
 from envfleet.testing.compare import mismatches
 
-pytestmark = pytest.mark.timeout(120)
 FAR = Backend("process", 2)
 MODES = tuple(AutoresetMode)
 
@@ -97,7 +97,7 @@ def test_rows_that_step_by_themselves(backend: Backend, name: str, batch_size: i
         seen = [0] * 5
         fleet.send(as_batch(actions[0]))
         while min(seen) < count:
-            batch = fleet.recv(timeout_s=20)
+            batch = fleet.recv(timeout_s=PATIENCE_S)
             again = []
             for place, row in enumerate(batch.env_indices.tolist()):
                 one = row_of(batch.observations, place), batch.rewards[place], batch.terminated[place]
@@ -169,7 +169,7 @@ def test_successor_takes_over(backend: Backend, mode: AutoresetMode, tmp_path: P
 
 def test_worker_ends_with_its_owner(backend: Backend) -> None:
     """Whatever it is doing, once the lifeline is cut."""
-    with fleet_with(backend, functools.partial(time.sleep, 60)) as fleet:
+    with fleet_with(backend, functools.partial(time.sleep, 3600)) as fleet:
         fleet.reset(seed=0)
         fleet.step(ZEROS)
         fleet.send(ZEROS)
@@ -177,7 +177,7 @@ def test_worker_ends_with_its_owner(backend: Backend) -> None:
         pid = transport.pid(1)
         transport._lifelines[1].close()
         with pytest.raises(WorkerDied) as caught:
-            fleet.recv(timeout_s=20)
+            fleet.recv(timeout_s=PATIENCE_S)
         assert (caught.value.exitcode, caught.value.pid) == (-signal.SIGKILL, pid)
 
 

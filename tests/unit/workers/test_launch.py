@@ -14,13 +14,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fault.programs import is_running
+from tests.waiting import PATIENCE_S, wait_until
 
 import envfleet
 from envfleet.testing import CountingEnv
@@ -30,7 +30,6 @@ from envfleet.workers.transports.launch import WorkerProcess, server
 from envfleet.workers.transports.process_worker import home_of
 
 TARGETS = "tests.unit.workers.launch_targets"
-PATIENCE_S = 40.0
 ROOT = Path(__file__).parents[3]
 
 Start = Callable[..., WorkerProcess]
@@ -118,10 +117,7 @@ def test_whoever_is_let_go_of_ends(start: Start, pipe: tuple[int, int]) -> None:
     pid = process.pid
     process.close()
     process.close()
-    deadline = time.monotonic() + PATIENCE_S
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not is_running(pid))
 
 
 # ------------------------------------------------------------------------------------------------ what they get
@@ -277,7 +273,7 @@ def test_one_server_for_all_fleets() -> None:
 def run_program(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     code = f"import os, sys\nimport envfleet\nfrom envfleet.testing import CountingEnv\n{textwrap.dedent(code)}"
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=False, **options
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False, **options
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import EnvfleetError, OutOfMemory
 from envfleet.workers import memory
@@ -142,7 +143,7 @@ def test_a_forgotten_file_is_freed() -> None:
 def test_a_child_killed_while_it_writes_leaves_what_it_wrote(file: NamelessFile) -> None:
     file.allocate(4096)
     code = f"NamelessFile({file.fd}).map(4096)[:4] = b'half'; os.kill(os.getpid(), signal.SIGKILL)"
-    assert run_child(code, file.fd).wait(30) == -signal.SIGKILL
+    assert run_child(code, file.fd).wait(PATIENCE_S) == -signal.SIGKILL
     assert file.map(4096)[:5] == b"half\0"
 
 
@@ -152,7 +153,7 @@ def test_nothing_is_left_of_a_killed_owner(kind: str) -> None:
     for name, missing in (("memfd_create", kind != "memfd"), ("posix_fallocate", kind.endswith("fallocate"))):
         code += f"del os.{name}\n" if missing else ""
     code += "file = NamelessFile(); file.allocate(1 << 20); file.map(4)[:] = b'mine'; os.kill(os.getpid(), 9)"
-    assert run_child(code).wait(30) == -signal.SIGKILL
+    assert run_child(code).wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_mail_is_read_by_another_process_again_and_again(file: NamelessFile) -> None:
@@ -161,7 +162,7 @@ def test_mail_is_read_by_another_process_again_and_again(file: NamelessFile) -> 
         mail.put(1, message)
     mail.put(2, {"other": "slot"})
     code = f"mail = FileMail({file.fd}, 0); print(mail.get(1), mail.get(2), mail.get(1))"
-    output, _ = run_child(code, file.fd, stdout=subprocess.PIPE).communicate(timeout=30)
+    output, _ = run_child(code, file.fd, stdout=subprocess.PIPE).communicate(timeout=PATIENCE_S)
     assert output == b"['shorter again'] {'other': 'slot'} ['shorter again']\n"
 
 
@@ -187,7 +188,7 @@ for use in (lambda: file.allocate(1 << 21), lambda: FileMail(file.fd, 1).put(0, 
         print(error)
 """
     child = run_child(code, stdout=subprocess.PIPE)
-    output, _ = child.communicate(timeout=30)
+    output, _ = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 0
     assert output.count(b"File too large") == 2
 
@@ -341,7 +342,7 @@ def test_dev_shm_is_full(has_memfd: bool) -> None:
     if not has_memfd:
         program = 'import os, tempfile; del os.memfd_create; tempfile.tempdir = "/dev/shm"' + _STEP
     run = subprocess.run(
-        [*in_namespace, sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [*in_namespace, sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
     if has_memfd:

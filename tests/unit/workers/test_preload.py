@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import psutil
 import pytest
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import StartTimeout
@@ -127,8 +128,10 @@ def test_a_module_that_cannot_be_imported_by_others(write: Write, body: str, tmp
 def test_an_import_that_does_not_end(write: Write, tmp_path: Path) -> None:
     module = write(f"while os.getpid() != {os.getpid()}:\n    time.sleep(0.1)")
     with pytest.raises(StartTimeout, match=NAME):
-        envfleet.make(module.Env, 2, backend="process", workers=2, start_timeout_s=3.0)
-    _, wait = psutil.wait_procs([psutil.Process(pid) for pid in imports(tmp_path)[1:] if psutil.pid_exists(pid)], 5)
+        envfleet.make(module.Env, 2, backend="process", workers=2, start_timeout_s=5.0)
+    _, wait = psutil.wait_procs(
+        [psutil.Process(pid) for pid in imports(tmp_path)[1:] if psutil.pid_exists(pid)], PATIENCE_S
+    )
     assert not wait
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import InvalidArgument
@@ -31,7 +32,7 @@ def test_threads_end_with_a_fleet_that_nobody_closed() -> None:
         del fleet
         gc.collect()
     for worker in workers:
-        worker.join(10)
+        worker.join(PATIENCE_S)
         assert not worker.is_alive()
 
 

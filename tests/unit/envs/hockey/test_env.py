@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.utils.env_checker import check_env
+from tests.waiting import PATIENCE_S
 
 from envfleet.envs.hockey import (
     PUBLIC_QUIRKS,
@@ -299,5 +300,5 @@ def test_nothing_needs_box2d_or_pygame_until_a_game_begins() -> None:
         "from envfleet.envs.hockey import HockeyEnv, constants, rules\n"
         "try:\n    HockeyEnv()\nexcept ImportError as error:\n    print(error)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert "pip install 'envfleet[hockey]'" in ran.stdout

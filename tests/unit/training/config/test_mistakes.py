@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.unit.training.config.written import changed, clean, with_agent
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import (
@@ -199,4 +200,4 @@ def test_a_mistake_is_told_without_torch() -> None:
         "except SystemExit as end: assert end.code == 2\n"
         "assert not {'torch', 'polars', 'matplotlib'} & sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=PATIENCE_S)

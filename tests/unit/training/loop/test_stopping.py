@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.waiting import PATIENCE_S
 
 from envfleet.training import train
 from envfleet.training.loop import trainer
@@ -60,9 +61,8 @@ def read(stream: IO[bytes]) -> str:
     return line.decode().strip()
 
 
-@pytest.mark.timeout(240)
 def test_the_first_is_answered_at_once_and_saves_and_the_second_does_not_wait(tmp_path: Path) -> None:
-    program = f"from {__name__} import run; [run({str(tmp_path)!r}, s) for s in (1, 2, 100)]"
+    program = f"from {__name__} import run; [run({str(tmp_path)!r}, s) for s in (1, 2, 3600)]"
     command, pipe = [sys.executable, "-c", program], subprocess.PIPE
     with subprocess.Popen(command, cwd=Path(__file__).parents[4], stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
@@ -80,16 +80,13 @@ def test_the_first_is_answered_at_once_and_saves_and_the_second_does_not_wait(tm
         assert (tmp_path / "run-2" / "resume.pt").is_file()
 
         assert read(process.stdout) == "stepping"
-        begin = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
         time.sleep(1.0)  # or both are one
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(60) == -signal.SIGINT
-        assert time.monotonic() - begin < 60  # of the 100 that the step would have taken
-        assert not (tmp_path / "run-100" / "resume.pt").exists()
+        assert process.wait(PATIENCE_S) == -signal.SIGINT
+        assert not (tmp_path / "run-3600" / "resume.pt").exists()
 
 
-@pytest.mark.timeout(60)
 def test_an_evaluation_of_endless_episodes_ends_after_the_minutes_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
