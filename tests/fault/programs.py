@@ -19,7 +19,6 @@ from tests.waiting import PATIENCE_S
 PRELUDE = """
 import pathlib, sys, time, functools
 import numpy as np
-from tests.waiting import PATIENCE_S
 import envfleet
 from envfleet.testing import CountingEnv, FaultyEnv
 

@@ -78,7 +78,8 @@ def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster, other_node: 
         fleet.send(np.zeros(4, np.int64))
         wait_until(lambda: len(list(tmp_path.glob("held-*"))) == 2)
         ray_cluster.remove_node(other_node, allow_graceful=False)
-        (tmp_path / "release").touch()
+        (tmp_path / "removed").touch()
+        (tmp_path / f"held-{fleet.stats().workers[1 - victim].pid}").unlink()
         batch = fleet.recv(timeout_s=PATIENCE_S)
         assert np.flatnonzero(batch.truncated).tolist() == [2 * victim, 2 * victim + 1]
         assert not fleet.step(np.zeros(4, np.int64))[3].any()
@@ -89,16 +90,17 @@ def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster, other_node: 
 
 
 class _HeldEnv(CountingEnv):
-    """Stays in a step until the folder has a file `release`; leaves a file when it begins to wait."""
+    """Stays in a step as long as the file exists that it leaves there; with a file `removed` it does not stay."""
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(1000)
         self._folder = folder
 
     def step(self, action: Any) -> Any:
-        if self._folder is not None:
-            (self._folder / f"held-{os.getpid()}").touch()
-            while not (self._folder / "release").exists():
+        if self._folder is not None and not (self._folder / "removed").exists():
+            held = self._folder / f"held-{os.getpid()}"
+            held.touch()
+            while held.exists():
                 time.sleep(0.01)
         return super().step(action)
 
