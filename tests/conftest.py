@@ -44,7 +44,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LONGEST = (
     "test_examples.py",
     "test_head_lost.py",
-    "test_simulator.py",
+    "test_batch.py",
     "test_policies.py",
     "test_chaos.py",
     "test_machine.py",

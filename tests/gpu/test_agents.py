@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.unit.agents import test_agents as experience
+from tests.unit.agents import test_agent as experience
 from tests.unit.agents import test_compiled as lessons
-from tests.unit.agents import test_spaces as observed
-from tests.unit.agents.test_agents import _nothing_stays_open  # noqa: F401  # a fixture, which closes fleets
+from tests.unit.agents import test_packing as observed
+from tests.unit.agents.test_agent import _nothing_stays_open  # noqa: F401  # a fixture, which closes fleets
 
 from envfleet.agents import load_agent
 from envfleet.agents.randomness import Random

@@ -1,6 +1,6 @@
 """`AsyncFleet` and `SyncFleet` beside Gymnasium's own classes: the same calls, the same results.
 
-Each test runs on theirs and ours. What is unlike Gymnasium's on purpose is in `test_gymnasium_unlike.py`.
+Each test runs on theirs and ours. What is unlike Gymnasium's on purpose is in `test_gymnasium_differences.py`.
 """
 
 from __future__ import annotations

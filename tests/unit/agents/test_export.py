@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from gymnasium import spaces
-from tests.unit.agents.test_spaces import KINDS, ROBOT, SPACES, drawn, make
+from tests.unit.agents.test_packing import KINDS, ROBOT, SPACES, drawn, make
 
 from envfleet.agents import DDDQN, PPO, ActionTable, Agent, DDDQNConfig, PPOConfig, export_policy
 from envfleet.errors import InvalidArgument, MissingDependency

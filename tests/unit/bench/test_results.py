@@ -1,11 +1,14 @@
 """Ratios, and the JSON they come from."""
 
 import json
+import sys
 
 import pytest
 from tests.unit.bench.samples import entry, report, run
 
-from envfleet.bench.results import figures_json
+from envfleet.bench.measure import require_psutil
+from envfleet.bench.results import describe_machine, figures_json
+from envfleet.errors import InvalidArgument
 
 
 def test_a_ratio_is_the_median_of_the_ratios_of_each_round():
@@ -37,3 +40,16 @@ def test_json_has_the_documented_form():
     assert (data["kind"], data["schema_version"]) == ("envfleet.bench", 1)
     assert list(data["runs"][0]) == ["workload", "env", "num_envs", "workers", "entries"]
     assert data["runs"][0]["entries"][0]["rates"] == [100]
+
+
+def test_the_machine_is_described():
+    facts = describe_machine(["gymnasium", "no-such-package"])
+    assert facts.cores >= facts.usable_cores > 0
+    assert "no-such-package" not in facts.versions
+    assert facts.versions["gymnasium"]
+
+
+def test_without_psutil(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    with pytest.raises(InvalidArgument, match="pip install psutil"):
+        require_psutil()

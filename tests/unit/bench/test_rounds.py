@@ -4,6 +4,7 @@ import pytest
 from tests.unit.bench.fakes import NULL, FakeContender
 
 from envfleet.bench.child import ChildFailed
+from envfleet.bench.contenders import CONTENDERS
 from envfleet.bench.results import Report
 from envfleet.bench.rounds import Contest, require_buildable, run_contest, run_contests
 from envfleet.bench.workloads import resolve
@@ -58,3 +59,13 @@ def test_progress_rises_over_all_cases():
 def test_an_environment_that_cannot_be_built_is_reported_before_anything_is_measured():
     with pytest.raises(ChildFailed, match="planted in the constructor"):
         require_buildable(resolve("tests.unit.bench.fakes:broken"))
+
+
+@pytest.mark.timeout(900)  # each contender's process imports what it needs
+def test_bench_end_to_end():
+    names = ["loop", "gymnasium-async", "envfleet-process", "envfleet-auto"]
+    texts = []
+    contest = Contest(resolve("CartPole-v1"), 2, 2, [CONTENDERS[name] for name in names])
+    run = run_contest(contest, 0.02, 2, lambda text, fraction: texts.append(text))
+    assert [len(entry.rates) for entry in run.entries] == [2] * len(names), run.entries
+    assert any("round 2 of 2" in text for text in texts)

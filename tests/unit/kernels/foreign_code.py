@@ -103,7 +103,7 @@ def look() -> dict[str, Any]:
 
 def main() -> None:
     before = look()
-    from tests.unit.kernels.test_language import Dealer
+    from tests.unit.kernels.test_kernel_language import Dealer
 
     import envfleet
 

@@ -1,4 +1,4 @@
-"""The CUDA life of kernels against their CPU life, under numba's CUDA simulator; `test_simulator.py` runs this file."""
+"""The CUDA life of kernels against their CPU life, under numba's CUDA simulator; `test_batch.py` runs this file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from tests.unit.kernels.cuda import simulator
 from tests.unit.kernels.cuda.deck import Deck, Ledge, Screen
 from tests.unit.kernels.rollouts.test_policies import Barred, Pull, Turn, network_of
-from tests.unit.kernels.test_masks import Pair
+from tests.unit.kernels.test_kernel_masks import Pair
 
 import envfleet
 from envfleet.envs.classic.cartpole import CartPole

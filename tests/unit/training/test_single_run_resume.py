@@ -96,7 +96,7 @@ def weights_of(result: RunResult) -> dict[str, Any]:
 @pytest.mark.parametrize("engine", ["compiled", "box2d"])
 def test_a_run_that_was_killed_ends_as_one_that_was_not(engine: str, whole: RunResult, tmp_path: Path) -> None:
     victim = subprocess.run(
-        [sys.executable, "-m", "tests.unit.training.test_resume", engine, str(tmp_path), "killed"],
+        [sys.executable, "-m", "tests.unit.training.test_single_run_resume", engine, str(tmp_path), "killed"],
         timeout=500, check=False,
     )  # fmt: skip
     assert victim.returncode == -signal.SIGKILL

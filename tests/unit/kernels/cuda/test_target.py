@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 from tests.unit.kernels.cuda.deck import Deck, Ledge, Reshaper, Screen
 from tests.unit.kernels.rollouts.test_policies import Barred, Pull, Turn, network_of
-from tests.unit.kernels.test_masks import Pair
+from tests.unit.kernels.test_kernel_masks import Pair
 
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.errors import KernelError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.training.config.written import changed, clean, with_agent
+from tests.unit.training.written import changed, clean, with_agent
 from tests.waiting import PATIENCE_S
 
 from envfleet.errors import InvalidArgument

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 from pydantic import BaseModel
-from tests.unit.training.config.written import changed, clean, with_agent
+from tests.unit.training.written import changed, clean, with_agent
 
 from envfleet import registry
 from envfleet.agents import TD3, SACConfig, TD3Config, load_agent
@@ -37,7 +37,7 @@ from envfleet.training.config import (
 from envfleet.training.phases import Environment, Phase, Promotion, RewardBonus, RewardShaping, shares_of
 
 HOCKEY = known_game("hockey")
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "training.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "training.md"
 
 
 def test_a_file_means_what_it_says(tmp_path: Path) -> None:

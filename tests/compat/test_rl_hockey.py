@@ -31,7 +31,7 @@ from envfleet.training.config import find_config, read_config
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = os.pathsep.join([str(ROOT / "src"), str(ROOT / "compat" / "src")])
 DOCUMENTS = sorted((ROOT.parent / "shared" / "seeds").glob("003*.txt"))
 COMMAND_LIMIT_S = 900.0

@@ -30,7 +30,7 @@ from envfleet.workers.transports.launch import WorkerProcess, server
 from envfleet.workers.transports.process_worker import home_of
 
 TARGETS = "tests.unit.workers.launch_targets"
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 Start = Callable[..., WorkerProcess]
 
