@@ -196,7 +196,7 @@ def test_absent_keys_have_the_defaults_of_that_pipeline() -> None:
     assert agent_config(read(file("SAC", {"alpha": 0.5}, STRONG))).initial_temperature == 0.5
 
 
-def test_the_learning_rate_of_the_file_overrides_that_of_the_agent() -> None:
+def test_learning_rate_of_the_file_overrides_the_agents() -> None:
     notes: list[str] = []
     data = file("SAC", SAC, STRONG, hyperparameters={"learning_rate": 2e-4})
     assert agent_config(parse_config(modernise(data, notes))).learning_rate == 2e-4

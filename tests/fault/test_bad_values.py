@@ -208,7 +208,7 @@ DISCRETE: dict[str, tuple[spaces.Space[Any], Any, str]] = {
 
 
 @pytest.mark.parametrize("name", DISCRETE)
-def test_actions_outside_a_discrete_space_are_refused_and_do_no_harm(backend: Backend, name: str) -> None:
+def test_actions_outside_a_discrete_space_are_refused(backend: Backend, name: str) -> None:
     space, bad, clue = DISCRETE[name]
     with backend([functools.partial(_StrictEnv, space)] * 3) as fleet:
         fleet.reset(seed=0)

@@ -195,7 +195,7 @@ def test_a_death_names_the_seed_of_the_rebuilt_one() -> None:
     assert f"0 after 0 steps, last seeded with {seeds[0]}; 1 after 0 steps, last seeded with {seeds[1]}" in errors[1]
 
 
-def test_a_death_names_the_seed_of_one_that_was_rebuilt_in_its_worker() -> None:
+def test_a_death_names_the_seed_of_a_rebuilt_sub_env() -> None:
     with fleet_of(workers=1, num_envs=2) as fleet:
         fleet.reset(seed=7)
         fleet.step(np.array([RAISE, GO]))
@@ -232,7 +232,7 @@ def test_a_failure_is_told_to_the_call_that_asks_for_its_row(is_whole: bool) -> 
             fleet.recv(env_indices=[1], timeout_s=PATIENCE_S)
 
 
-def test_infos_that_cannot_be_read_are_told_to_the_call_that_asks_for_their_row() -> None:
+def test_unreadable_infos_fail_only_calls_for_their_row() -> None:
     with Backend("process", 2)([partial(_StrangeEnv, row == 0) for row in range(2)]) as fleet:
         fleet.reset(seed=0)
         fleet.send(np.zeros(1, int), [0])

@@ -514,7 +514,7 @@ def test_systems_without_posix_have_serial_and_thread() -> None:
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_a_fleet_that_is_left_to_the_end_of_the_program_says_nothing(backend: str) -> None:
+def test_a_fleet_left_open_at_exit_prints_nothing(backend: str) -> None:
     """Neither it nor its environments, whose modules may be gone by then."""
     code = f"""
     import envfleet

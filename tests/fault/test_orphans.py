@@ -106,7 +106,7 @@ def test_an_open_fleet_is_closed_at_exit(tmp_path: Path) -> None:
         assert not wait_gone([*pids, *simulators])
 
 
-def test_the_exit_of_a_program_does_not_wait_for_environments_that_hang(tmp_path: Path) -> None:
+def test_exit_does_not_wait_for_hanging_environments(tmp_path: Path) -> None:
     with started(tmp_path / "main.py", program("", ", 3600.0"), cwd=tmp_path) as (process, pids):
         simulators = read_log(tmp_path, "started")
         process.wait(PATIENCE_S)

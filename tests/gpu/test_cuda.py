@@ -92,7 +92,7 @@ def test_random_rollouts_are_the_cpus(pair: Any) -> None:
     np.testing.assert_allclose(found.episodes.observations, expected.episodes.observations, rtol=1e-5, atol=1e-5)
 
 
-def test_rollouts_of_a_network_and_its_critic_are_what_numpy_finds() -> None:
+def test_network_and_critic_rollouts_match_numpy() -> None:
     rng = np.random.default_rng(0)
     layers, critic = (
         [(rng.normal(size=(16, 4)), np.zeros(16)), (rng.normal(size=(n, 16)), np.zeros(n))] for n in (2, 1)

@@ -72,7 +72,7 @@ def reset_ended(local: Any, remote: Any, step: int) -> None:
 @pytest.mark.parametrize(
     ("env", "num_services"), [(TURBOFAN, 1), (TURBOFAN, 3), ("CartPole-v1", 1), ("Blackjack-v1", 2)]
 )
-def test_trajectories_infos_and_counts_are_those_of_a_local_fleet(
+def test_trajectories_infos_and_counts_match_a_local_fleet(
     place: Place, env: str, mode: AutoresetMode, num_services: int
 ) -> None:
     remote, local = make_both(place, env, mode, num_services, record_episodes=True)

@@ -67,7 +67,7 @@ def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: A
         np.testing.assert_array_equal(fleet.step(FLY)[0], local.step(FLY)[0])
 
 
-def test_a_service_that_puts_a_call_off_is_told_from_one_that_does_not_answer(place: Place) -> None:
+def test_a_busy_service_differs_from_a_silent_one(place: Place) -> None:
     with connect(place) as fleet:
         network = network_of(fleet, patience_s=0.5)
         network.tricks = [say_busy] * 9
@@ -231,9 +231,7 @@ def fail(status: int) -> Any:
 @pytest.mark.parametrize(
     "tricks", [[lose_reply, fail(500)], [lose_reply, fail(403)], [lose_reply, revoke], [fail(500)]]
 )
-def test_who_refuses_after_an_answer_was_lost_does_not_say_that_nothing_was_done(
-    place: Place, local: Any, tricks: list[Any]
-) -> None:
+def test_a_refusal_after_a_lost_reply_leaves_the_call_open(place: Place, local: Any, tricks: list[Any]) -> None:
     local.reset(seed=1)
     with connect(place) as fleet:
         fleet.reset(seed=1)

@@ -37,7 +37,7 @@ def step_in_parts(remote: Any, local: Any, actions: NDArray[np.int64], rows: NDA
             np.testing.assert_array_equal(one, other[batch.env_indices])
 
 
-def test_a_run_goes_on_bit_by_bit_when_the_service_is_killed_and_started_again(tmp_path: Path) -> None:
+def test_a_run_survives_a_killed_and_restarted_service(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'service.db'}"
     rng = np.random.default_rng(0)
     actions = rng.choice([0, 0, 0, 0, 0, 1, 2], (NUM_STEPS, NUM_ENVS))

@@ -37,7 +37,7 @@ def make_both(place: Place, env: str, num_services: int = 1, **more: Any) -> tup
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize(("env", "num_services"), [(TURBOFAN, 1), ("CartPole-v1", 2), ("Blackjack-v1", 1)])
-def test_any_order_of_sub_environments_gives_what_a_local_fleet_gives(
+def test_any_order_of_rows_matches_a_local_fleet(
     place: Place, env: str, num_services: int, mode: AutoresetMode
 ) -> None:
     remote, local = make_both(place, env, num_services, autoreset_mode=mode)

@@ -151,7 +151,7 @@ def test_no_engines_are_refused_and_reset_without_a_call(monkeypatch: pytest.Mon
     assert (observations.shape, infos) == ((0, 9), [])
 
 
-def test_engines_that_ended_wait_and_blocks_have_their_own_lengths() -> None:
+def test_ended_engines_wait_and_blocks_keep_their_lengths() -> None:
     with create_student_gym_env_vectorized(num_envs=3, step_size=10) as env:
         first = env.episode_ids
         observations, infos = env.reset(seed=1)

@@ -220,7 +220,7 @@ def test_the_fleet_protocol_does_not_reach_into_episodes(ann: Caller, verb: str,
     assert "belongs to the episode protocol" in response.text
 
 
-def test_decisions_that_were_made_are_told_though_others_are_refused(ann: Caller, service: Service) -> None:
+def test_accepted_decisions_are_reported_beside_refused_ones(ann: Caller, service: Service) -> None:
     """Steps of two lengths are two calls of the fleet; the quota has room for one."""
     caller = Caller(ann.http, service.tokens.create("dora", max_steps_per_day=1))
     ids = group(caller, 2)

@@ -154,7 +154,7 @@ def test_processes_catch_up_before_they_look(tmp_path: Path, postgres_url: str) 
         assert right.fleets.num_held == 0
 
 
-def test_a_process_with_an_old_view_of_a_fleet_closes_it_all_the_same(tmp_path: Path) -> None:
+def test_a_process_with_a_stale_fleet_can_close_it(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     with process(settings) as left, process(settings) as right:
         user = left.user("several")
@@ -272,7 +272,7 @@ def test_scores_are_of_the_last_episodes_by_their_beginning(tmp_path: Path) -> N
         assert [row["total"] for row in here.scores.episodes(users[1].user_id, limit=2)] == [-50.0, 700.0]
 
 
-def test_of_episodes_begun_at_once_those_that_end_last_do_not_count_first(tmp_path: Path) -> None:
+def test_scores_do_not_prefer_episodes_that_end_early(tmp_path: Path) -> None:
     with process(make_settings(tmp_path)) as here:
         user = here.user("ann")
         rest: dict[str, Any] = {"user_id": user.user_id, "fleet_id": "f", "env": TURBOFAN, "is_ranked": True}
@@ -299,9 +299,7 @@ def test_fleets_leave_the_memory_and_old_ones_the_database(tmp_path: Path) -> No
         assert here.count(Episode) == 3
 
 
-def test_what_counts_for_a_score_can_be_replayed_whatever_its_age(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scored_episodes_can_be_replayed_at_any_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with process(make_settings(tmp_path, retention_days=1e-9)) as here:
         user = here.user("ann")
 
@@ -337,7 +335,7 @@ def test_a_call_that_makes_a_fleet_may_come_many_times_at_once(tmp_path: Path) -
         assert len(set(made)) == here.count(FleetRow) == here.fleets.num_held == 1
 
 
-def test_a_process_that_used_a_fleet_earlier_does_not_make_it_look_idle(tmp_path: Path) -> None:
+def test_another_process_does_not_make_a_used_fleet_idle(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     with process(settings) as first, process(settings) as second:
         user = first.user("ann")
@@ -395,7 +393,7 @@ def test_a_database_that_drops_its_connections_is_asked_again(tmp_path: Path, po
         assert here.count(FleetEvent) == 2
 
 
-def test_a_database_that_is_not_there_is_refused_as_any_other_error_of_it() -> None:
+def test_a_missing_database_is_refused_like_a_broken_one() -> None:
     store = Store("postgresql+psycopg://envfleet@127.0.0.1:1/nobody")
     journal = Journal(store)
     entries: list[tuple[JournalEntry, Future[None]]] = [(JournalEntry(), Future()) for _ in range(2)]
@@ -454,9 +452,7 @@ def test_what_cannot_be_sent_was_not_made(tmp_path: Path, monkeypatch: pytest.Mo
         assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
 
 
-def test_a_fleet_that_is_brought_back_to_be_closed_stays_until_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fleet_restored_for_closing_stays_until_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_settings(tmp_path, queue_timeout_s=1e-6, evict_after_s=1e-6, idle_timeout_s=1e-6)
     with process(settings) as here:
         user = here.user("ann")

@@ -107,7 +107,7 @@ def test_what_fails_once_is_brought_back_to_where_it_stood(
 
 
 @pytest.mark.parametrize("name", ["unheard_of", "np_random"])  # the environment raises; a value that cannot be sent
-def test_an_attribute_that_cannot_be_read_does_not_cost_the_fleet(ann: Caller, service: Service, name: str) -> None:
+def test_an_unreadable_attribute_keeps_the_fleet(ann: Caller, service: Service, name: str) -> None:
     fleet = ann.create(USUAL, 2)
     ann.call(f"/fleets/{fleet}/reset", seq=0)
     hosted = service.fleets.held(fleet)
@@ -186,7 +186,7 @@ def test_who_makes_room_where_there_is_none_for_another_process(tmp_path: Path) 
         assert noted[first] == used.touched_at  # when it was reset is known, though it has left
 
 
-def test_processes_count_from_before_they_are_started_until_they_have_ended(tmp_path: Path) -> None:
+def test_processes_count_from_before_start_until_their_end(tmp_path: Path) -> None:
     offer = make_offer(USUAL)
     room = ProcessRoom(make_settings(tmp_path, max_processes=1), list, lambda _: False)
     config = FleetConfig(env=USUAL, version="1", num_envs=1, autoreset_mode="NEXT_STEP", mode="training", options={})

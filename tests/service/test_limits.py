@@ -31,7 +31,7 @@ def step(here: Process, user: Identity, fleet: str, seq: int, most: int | None, 
     return here.fleets.call(user.user_id, fleet, event, seq=seq, key=bytes([seq] * 8), most_steps=most)[1]
 
 
-def test_steps_of_a_day_are_counted_over_all_processes_and_restarts(tmp_path: Path, database: str) -> None:
+def test_daily_steps_count_over_processes_and_restarts(tmp_path: Path, database: str) -> None:
     settings = make_settings(tmp_path, database=database)
     with process(settings) as left, process(settings) as right:
         user = left.user("ann")
@@ -86,7 +86,7 @@ def test_live_environments_are_counted_over_all_processes(tmp_path: Path, databa
         assert left.fleets.num_held + right.fleets.num_held == 3
 
 
-def test_a_process_that_holds_a_closed_fleet_cannot_go_on_with_it(tmp_path: Path, database: str) -> None:
+def test_a_closed_fleet_cannot_be_used_by_another_process(tmp_path: Path, database: str) -> None:
     settings = make_settings(tmp_path, database=database)
     with process(settings) as left, process(settings) as right:
         user = left.user("ann")
@@ -146,7 +146,7 @@ def test_a_fleet_whose_log_cannot_be_made_again_says_so(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("error", [InvalidArgument("it has gone"), OSError("there is no licence")])
-def test_a_fleet_whose_environment_cannot_be_made_any_more_is_closed(
+def test_a_fleet_that_cannot_be_rebuilt_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     settings = make_settings(tmp_path)
@@ -161,7 +161,7 @@ def test_a_fleet_whose_environment_cannot_be_made_any_more_is_closed(
         assert later.store.count_live_envs(user.user_id) == 0
 
 
-def test_a_fleet_of_an_environment_that_is_not_hosted_any_more_is_closed(tmp_path: Path) -> None:
+def test_a_fleet_of_a_withdrawn_environment_is_closed(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     with process(settings) as here:
         user = here.user("ann")

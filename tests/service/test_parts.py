@@ -41,7 +41,7 @@ def test_rows_are_told_in_the_order_that_was_asked_for(env: str, backend: str) -
     fleet.close()
 
 
-def test_actions_outside_a_discrete_space_are_refused_before_anything_is_stepped() -> None:
+def test_actions_outside_the_space_are_refused_before_a_step() -> None:
     offer = make_offer("CartPole-v1", backend="serial")
     config = FleetConfig(env=offer.env, version="", num_envs=3, autoreset_mode="DISABLED", mode="training", options={})
     fleet = HostedFleet("id", 1, offer, config)
@@ -55,7 +55,7 @@ def test_actions_outside_a_discrete_space_are_refused_before_anything_is_stepped
     fleet.close()
 
 
-def test_a_fleet_has_no_more_worker_processes_than_sub_environments() -> None:
+def test_a_fleet_has_at_most_one_worker_per_sub_env() -> None:
     offer = make_offer("CartPole-v1", workers=4)
     assert [offer.count_processes(num_envs) for num_envs in (1, 3, 9)] == [1, 3, 4]
     assert make_offer("envfleet/CartPole-v1", workers=4).count_processes(9) == 0

@@ -25,7 +25,7 @@ def write_half(path: Path) -> None:
         raise KeyboardInterrupt
 
 
-def test_what_was_not_finished_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_an_unfinished_write_leaves_only_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "film.gif"
     path.write_text("old")
     with pytest.raises(KeyboardInterrupt):
@@ -51,7 +51,7 @@ def test_two_writers_do_not_meet(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_links_permissions_and_what_is_no_file_stay_what_they_are(tmp_path: Path) -> None:
+def test_links_permissions_and_devices_are_kept(tmp_path: Path) -> None:
     path, link, pipe = tmp_path / "a.txt", tmp_path / "link.txt", tmp_path / "pipe"
     path.write_text("old")
     path.chmod(0o600)

@@ -41,7 +41,7 @@ def test_usable_cores_take_the_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usable_cores() == 8
 
 
-def test_a_container_with_few_cores_gets_as_few_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_limits_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "affinity_cores", lambda: 64)
     monkeypatch.setattr(machine, "cgroup_cores", lambda: 2.0)
     assert Team(1_000_000).most == 2

@@ -31,7 +31,7 @@ def test_serial_has_one_worker() -> None:
     assert plan_workers(Options(backend="serial"), 5, reason="").envs_per_worker == (5,)
 
 
-def test_auto_keeps_cheap_environments_in_one_thread_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_keeps_cheap_environments_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "CHEAP_STEP_S", 0.1)  # on a machine that is busy, too
     with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == "serial"
@@ -105,7 +105,7 @@ class Holder(CountingEnv):
         ),
     ],
 )
-def test_auto_leaves_environments_that_fail_the_trial_in_one_thread(
+def test_auto_keeps_environments_that_fail_the_trial_serial(
     env: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "CHEAP_STEP_S", 0.0)

@@ -80,9 +80,7 @@ def public_env(monkeypatch: pytest.MonkeyPatch) -> Callable[[], PublicEnv]:
 
 
 @pytest.mark.parametrize("resets", [0, 1, 2])
-def test_contacts_are_solved_in_the_order_of_a_box2d_world_used_again(
-    public_env: Callable[[], PublicEnv], resets: int
-) -> None:
+def test_contacts_are_solved_in_the_order_of_a_reused_world(public_env: Callable[[], PublicEnv], resets: int) -> None:
     for corner in CORNERS:
         expected = play_in_a_corner(public_env(), corner, resets)
         np.testing.assert_array_equal(play_in_a_corner(PublicEnv(), corner, resets), expected, str(corner))

@@ -107,7 +107,7 @@ def test_resets() -> None:
         np.testing.assert_array_equal(observation, observed)
 
 
-def test_without_quirks_a_game_ends_as_truncated_and_is_the_same_otherwise() -> None:
+def test_without_quirks_games_differ_only_in_truncation() -> None:
     for game in games("normal_random"):
         if game.prior_resets or game.is_placed:
             continue

@@ -120,7 +120,7 @@ def test_what_is_no_longer_kept_cannot_be_replayed(service: Service, ann: Caller
             Replays(service.store, service.fleets).make(episode)
 
 
-def test_an_environment_that_cannot_be_made_again_is_told_as_such(
+def test_an_environment_that_cannot_be_rebuilt_is_reported(
     service: Service, ann: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     episode = play(service, ann)
@@ -193,7 +193,7 @@ def test_lines_of_all_sorts(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("value", [0.372, 1_366_107.0, -4.0, 0.0])
-def test_a_value_that_stands_alone_is_seen_with_numbers_of_its_size(value: float) -> None:
+def test_single_values_share_a_chart_with_similar_ones(value: float) -> None:
     chart = draw("one", [value])
     assert chart.dots
     assert max(len(text) for _, text in chart.y_ticks) <= len("1,366k")

@@ -69,7 +69,7 @@ def test_excluded_actions_are_never_taken(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(policy(*map(torch.from_numpy, observations.values())), best)
 
 
-def test_random_actions_are_drawn_from_all_that_are_allowed_alike() -> None:
+def test_random_actions_are_uniform_over_allowed_ones() -> None:
     agent = AGENTS["DDDQN"]()  # before its warm-up, when all actions are random
     observations = draw_observations()
     observations["action_mask"][:] = [1, 0, 1, 1, 0]

@@ -253,7 +253,7 @@ def test_a_file_is_enough_to_make_the_agent(kind: Any, tmp_path: Path) -> None:
             assert loaded.num_updates == agent.num_updates
 
 
-def test_replay_memory_is_taken_once_there_is_something_to_remember(tmp_path: Path) -> None:
+def test_replay_memory_is_allocated_at_the_first_transition(tmp_path: Path) -> None:
     path, config = tmp_path / "agent.pt", SACConfig(capacity=10**15, replay_device="cuda:99", hidden=(8,))
     SAC(OBSERVATIONS, TORQUE, config).save(path)
     agent = load_agent(path)

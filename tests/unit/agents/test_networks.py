@@ -34,7 +34,7 @@ def test_judging_has_gradients_of_actions() -> None:
     assert actions.grad is not None
 
 
-def test_squashed_actions_and_the_gradients_of_them_and_of_their_densities() -> None:
+def test_gradients_of_squashed_actions_and_their_densities() -> None:
     outputs = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     noise = torch.randn(6, 2, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda given: propose(given, noise), (outputs,))

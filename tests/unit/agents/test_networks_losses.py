@@ -145,7 +145,7 @@ def test_action_values_of_terminated_and_of_truncated_episodes(options: dict[str
     assert truncated == pytest.approx([3.0, 4.0], abs=0.15)  # 1 or 2, and half of the best: 2 / (1 - 0.5)
 
 
-def test_the_learning_rate_of_all_optimisers_falls_with_transitions() -> None:
+def test_all_learning_rates_fall_with_transitions() -> None:
     config = SACConfig(**SMALL, learning_rate_end=1e-3, learning_rate_transitions=800)
     agent = SAC(SPACE, UNIT, config, num_envs=20, seed=0)
     fill(agent, np.zeros((20, 1), np.float32), np.zeros(20))
@@ -195,7 +195,7 @@ def transitions_of(actions: Any, count: int) -> Transitions:
     return Transitions(seen, actions, np.zeros(count), nothing, nothing, seen, np.arange(count))
 
 
-def test_what_compiled_code_would_write_beyond_its_arrays_is_refused(tmp_path: Path) -> None:
+def test_writes_beyond_compiled_arrays_are_refused(tmp_path: Path) -> None:
     agent = SAC(SPACE, UNIT, SACConfig(**SMALL, num_steps=3), num_envs=2)
     with pytest.raises(InvalidArgument, match="sub-environment 7: make the agent with num_envs=8"):
         agent.remember(transitions_of(np.zeros((8, 1), np.float32), 8))

@@ -155,7 +155,7 @@ def test_dense_layers_have_the_form_that_is_asked_for(kind: str, activation: Any
     assert all(np.isfinite(figure) for figure in learn(agent, space).values())
 
 
-def test_choices_are_one_hot_and_learned_vectors_if_they_are_many() -> None:
+def test_choices_are_one_hot_or_embedded_if_many() -> None:
     few, size = make_encoder(Packing(spaces.MultiDiscrete([3, 2], start=[1, 5])))
     rows = Packing(spaces.MultiDiscrete([3, 2], start=[1, 5])).rows(torch.tensor([[1, 6], [3, 5]]))
     assert few is not None

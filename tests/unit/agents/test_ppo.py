@@ -49,7 +49,7 @@ def rate_of(agent: PPO) -> float:
     return float(agent.state_dict("learner")["learners"]["optimiser"]["learning_rate"])
 
 
-def test_the_learning_rate_falls_in_a_straight_line_and_then_stays() -> None:
+def test_the_learning_rate_falls_linearly_and_then_stays() -> None:
     slab, size = a_slab(), STEPS * ENVS
     agent = an_agent(learning_rate=1e-2, learning_rate_end=1e-3, learning_rate_transitions=2 * size)
     rates = []
@@ -83,9 +83,7 @@ def shift_old_log_probs(agent: PPO, shifts: torch.Tensor | float, monkeypatch: p
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_an_action_that_has_become_far_likelier_does_not_undo_the_policy(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_far_likelier_action_does_not_ruin_the_policy(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its ratio would be infinite, and infinity times an advantage of 0 is no number."""
     agent, slab = an_agent(compiled=compiled), a_slab()
     shift_old_log_probs(agent, -1000.0, monkeypatch)
@@ -94,7 +92,7 @@ def test_an_action_that_has_become_far_likelier_does_not_undo_the_policy(
     assert np.isfinite(agent.act_batch(slab.last_observations, deterministic=True)).all()
 
 
-def test_means_beyond_the_outermost_action_make_what_is_drawn_no_less_likely() -> None:
+def test_means_beyond_the_bounds_keep_densities_of_actions() -> None:
     """A tanh of 12 and one of 13 are both 1 in float32: which was drawn cannot be told any more."""
     policy, generator = SquashedPolicy(PUSH), torch.Generator().manual_seed(0)
     log_std = torch.full((2,), -2.0)
@@ -169,7 +167,7 @@ def test_many_updates_are_those_of_torch_but_for_rounding(kind: str, is_discrete
     np.testing.assert_allclose(ours, torchs, atol=1e-3)
 
 
-def test_observations_are_normalised_as_the_weights_expect_whatever_the_configuration_says() -> None:
+def test_loaded_weights_decide_whether_to_normalize() -> None:
     normalised, _, slab = a_pair("normalised", is_discrete=False)
     plain, by_torch, _ = a_pair("entropy", is_discrete=False)
     normalised.update(slab)
@@ -222,7 +220,7 @@ def test_resets_are_not_looked_at() -> None:
     assert figures == other.update(slab)
 
 
-def test_the_weights_of_convolutions_are_orthogonal_at_first_and_a_network_of_ones_own_stays() -> None:
+def test_only_built_in_convolutions_start_orthogonal() -> None:
     """With PyTorch's own first weights returns on MinAtar's Breakout ended at 5.8, with these at 7.5 and 9.0."""
     images: Any = spaces.Box(0, 255, (10, 10, 4), np.uint8)
     actions: Any = spaces.Discrete(3)

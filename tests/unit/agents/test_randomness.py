@@ -19,7 +19,7 @@ def test_power_falls_with_frequency_as_asked(exponent: float, length: int) -> No
     assert sequences.std(axis=0) == pytest.approx(np.ones(length), abs=0.06)  # at every step
 
 
-def test_every_sub_environment_has_its_own_and_a_new_one_per_episode() -> None:
+def test_noise_differs_by_sub_environment_and_episode() -> None:
     noise = ColouredNoise(3, 2, 2.0, 100, np.random.default_rng(0))
     everyone = np.arange(3)
     first = np.array([noise.draw(everyone) for _ in range(50)])

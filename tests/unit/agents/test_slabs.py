@@ -28,7 +28,7 @@ def test_episodes_that_nobody_finishes_leave_nothing_to_the_next() -> None:
     assert (slab.ended_steps.tolist(), slab.truncated.tolist()) == ([1], [[False], [False]])
 
 
-def test_a_step_that_failed_is_missing_and_ends_the_episode_one_step_before() -> None:
+def test_a_failed_step_is_left_out_and_ends_its_episode() -> None:
     writer = SlabWriter(3, 2, spaces.Box(0, 9, (1,)), spaces.Discrete(2))
 
     def add(*rows: int) -> None:

@@ -246,7 +246,7 @@ def test_misuse_is_explained() -> None:
         writer.step(no, np.zeros((3, 1)), no, no, no, {})
 
 
-def test_observations_of_dicts_are_packed_those_of_ended_episodes_too() -> None:
+def test_dict_observations_and_final_ones_are_packed() -> None:
     class Named(gym.Env[Any, Any]):
         observation_space = gym.spaces.Dict(steps=gym.spaces.Box(0, 9, (1,), np.float32))
         action_space = gym.spaces.Discrete(2)

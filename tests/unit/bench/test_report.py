@@ -26,7 +26,7 @@ def row_of(text, label):
     return next(line for line in text.splitlines() if line.startswith(label)).partition("500 ms")[0].split()
 
 
-def test_the_table_has_speeds_and_ratios_of_serial_and_process_to_each():
+def test_the_table_has_rates_and_ratios_of_both_backends():
     text = text_of(run(LOOP, ASYNC, SERIAL, PROCESS, entry("envfleet-auto", 2_000)))
     assert row_of(text, "contender")[1:] == ["steps/s", "×", "loop", "is", "is", "start", "per", "env"]
     assert row_of(text, "Gymnasium AsyncVectorEnv")[-3:] == ["0.50", "1.80×", "4.80×"]
@@ -35,7 +35,7 @@ def test_the_table_has_speeds_and_ratios_of_serial_and_process_to_each():
     assert "a processor · 2 of 4 cores usable" in text
 
 
-def test_without_serial_and_process_what_there_is_of_ours_is_compared():
+def test_without_both_backends_others_of_ours_are_compared():
     text = text_of(run(LOOP, entry("envfleet-thread", 500)))
     assert row_of(text, "bare Python loop")[-2:] == ["1.00", "0.50×"]
     assert row_of(text_of(run(LOOP)), "bare Python loop")[-1] == "1.00"

@@ -56,7 +56,7 @@ def test_progress_rises_over_all_cases():
     assert "gymnasium" in report.machine.versions
 
 
-def test_an_environment_that_cannot_be_built_is_reported_before_anything_is_measured():
+def test_an_unbuildable_environment_is_reported_first():
     with pytest.raises(ChildFailed, match="planted in the constructor"):
         require_buildable(resolve("tests.unit.bench.fakes:broken"))
 

@@ -107,7 +107,7 @@ class Shaky(FakeEvaluator):
 
 
 @pytest.mark.parametrize("num_envs", [None, 8])
-def test_on_a_noisy_machine_only_what_is_clearly_faster_is_recommended(num_envs):
+def test_noise_leaves_only_clear_recommendations(num_envs):
     space = search_space(2, num_envs)
     found = {gain: [run_search(Shaky(seed, gain), space)[0][0] for seed in range(20)] for gain in (1.0, 2.0)}
     assert {trial.candidate.backend for trial in found[1.0]} == {"serial"}

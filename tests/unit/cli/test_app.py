@@ -160,7 +160,7 @@ def test_a_folder_that_cannot_be_made_is_one_readable_panel(tmp_path):
     [("bench", "--json"), ("bench", "--plot"), ("tune", "--json"), ("doctor", "--json"), ("evaluate", "--json"),
      ("tournament", "--json"), ("tournament", "--plot")],
 )  # fmt: skip
-def test_outputs_that_cannot_be_written_are_refused_before_anything_is_measured(tmp_path, command, option):
+def test_unwritable_outputs_are_refused_before_measuring(tmp_path, command, option):
     file = tmp_path / "a file"
     file.touch()
     for place, reason in ((file / "a.png", "Not a directory"), (tmp_path, "Is a directory")):

@@ -79,7 +79,7 @@ class Dark(CartPoleEnv):
         super().__init__()
 
 
-def test_an_environment_without_pictures_is_named_by_its_id_and_not_filmed(tmp_path: Path) -> None:
+def test_an_environment_without_frames_is_not_filmed(tmp_path: Path) -> None:
     place, agent = f"{Path(__file__).stem}:Dark", tmp_path / "agent.pt"
     cart = CartPoleEnv()
     PPO(cart.observation_space, cart.action_space, num_envs=1, seed=1).save(agent)
@@ -214,7 +214,7 @@ class Hasty:
         return np.array([zlib.crc32(seen.tobytes(), self.salt) % 3 for seen in rows])
 
 
-def test_evaluation_of_any_game_does_not_depend_on_how_many_run_at_once() -> None:
+def test_evaluation_does_not_depend_on_num_envs() -> None:
     game = find_game("fetch:Fetch", {"size": 7})
     assert game is not None
     many, few = (evaluate(Hasty(1), Hasty(2), games=20, rink=Rink(game=game, num_envs=n)) for n in (64, 3))
@@ -222,7 +222,7 @@ def test_evaluation_of_any_game_does_not_depend_on_how_many_run_at_once() -> Non
     assert 0 < many.score.draws < 20
 
 
-def test_a_run_with_opponents_of_ones_own_goes_on_to_the_last_bit(tmp_path: Path) -> None:
+def test_a_run_with_custom_opponents_resumes_to_the_last_bit(tmp_path: Path) -> None:
     config = fetch(opponent={"type": "weighted_mixture", "opponents": [SLEEPY, {"type": "random"}]})
     options: Any = {"num_envs": 2, "backend": "serial", "base_output_dir": tmp_path, "verbose": False}
     whole = train(config, run_name="whole", **options)
@@ -246,7 +246,7 @@ def doubled(observations: Any, actions: Any, rewards: Any, next_observations: An
     return 2 * rewards + 1
 
 
-def test_an_environment_for_one_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -> None:
+def test_a_single_player_environment_goes_through_all_commands(tmp_path: Path) -> None:
     run = trained(
         config_of({"id": "gymnasium.envs.classic_control:CartPoleEnv", "kwargs": {"sutton_barto_reward": True}}),
         tmp_path,
@@ -342,7 +342,7 @@ class Paying(CartPoleEnv):
         return observation, self._pay, True, False, {}
 
 
-def test_what_is_played_is_what_a_run_ended_with_and_the_same_for_all(tmp_path: Path) -> None:
+def test_tournaments_use_the_environment_of_the_last_phase(tmp_path: Path) -> None:
     place = f"{Path(__file__).stem}:Paying"
     for name, pays in (("two", (1.0, 5.0)), ("three", (1.0, 5.0, 9.0))):
         phases = [

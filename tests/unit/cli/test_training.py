@@ -184,9 +184,7 @@ def test_mistakes_are_told_in_a_panel(arguments: tuple[object, ...], message: st
     assert message in flat(result.stderr)
 
 
-def test_a_demo_of_anything_but_hockey_is_refused_before_it_trains(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_demo_of_another_game_is_refused_before_training(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It trained for a minute, and then failed to play hockey with what it had trained."""
     monkeypatch.setattr("envfleet.training.train", lambda *_, **__: pytest.fail("it trains"))
     monkeypatch.setattr("envfleet.cli.demo._untrained", lambda _: pytest.fail("it makes an agent"))
@@ -214,7 +212,7 @@ def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
         assert (refused.exit_code, message in flat(refused.stderr)) == (2, True), refused.stderr
 
 
-def test_a_game_for_two_is_trained_in_against_oneself_with_arguments(tmp_path: Path) -> None:
+def test_a_game_for_two_trains_against_itself_with_arguments(tmp_path: Path) -> None:
     options = ("--env", "hockey", "-a", "starter=2", "--max-transitions", 64, "-n", 4, "--out", tmp_path, "-q")
     printed = json.loads(invoke("train", *options, "--print-config").stdout)
     (phase,) = printed["curriculum"]["phases"]

@@ -76,7 +76,7 @@ def test_a_decision_may_be_for_fewer_flights_than_it_has_rows() -> None:
         assert fleet.step(np.array([0, 1]))[-1]["num_rows"].tolist() == [3, 3]
 
 
-def test_variants_are_classes_that_pickle_and_hide_what_is_hidden() -> None:
+def test_variants_pickle_and_hide_the_degradation() -> None:
     kernel = turbofan(3, return_all_states=False)
     assert kernel is turbofan(3, False)
     assert pickle.loads(pickle.dumps(kernel)) is kernel
@@ -88,7 +88,7 @@ def test_variants_are_classes_that_pickle_and_hide_what_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("return_all_states", [True, False])
-def test_a_logbook_holds_the_sensors_and_what_whoever_decides_could_count(return_all_states: bool) -> None:
+def test_a_logbook_holds_sensors_and_flight_counts(return_all_states: bool) -> None:
     plain = PlainEnv(read_kernel(turbofan(5, return_all_states)))
     logbook = PlainEnv(read_kernel(turbofan(5, return_all_states, logbook=True)))
     flights = repairs = 0

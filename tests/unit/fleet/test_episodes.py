@@ -255,7 +255,7 @@ def test_what_was_handed_out_does_not_change():
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_episodes_go_on_under_another_book_keeper_and_after_a_restore(mode):
+def test_episodes_continue_under_another_wrapper_and_restore(mode):
     first, second = Episodes(3, mode), Episodes(3, mode)
     first.begin()
     take(first, np.ones(3), [True, False, False], [False, False, False])

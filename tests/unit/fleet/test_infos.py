@@ -159,7 +159,7 @@ def test_the_mask_of_a_key_prevails_over_a_key_of_its_name():
     assert_same(batch_infos(1, [(0, {"_x": 7, "x": 1})])["_x"], np.array([True]))
 
 
-def test_a_dict_that_makes_up_values_is_not_asked_for_keys_it_lacks():
+def test_a_defaultdict_is_not_asked_for_missing_keys():
     infos: list[dict[str, Any]] = [collections.defaultdict(int, a=1), collections.defaultdict(int, b=2)]
     assert_same(batch_infos(2, enumerate(infos)), gymnasium_infos(2, list(enumerate(infos))))
     assert [list(info) for info in infos] == [["a"], ["b"]]

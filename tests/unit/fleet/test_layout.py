@@ -168,7 +168,7 @@ def test_leaves_are_listed_depth_first():
     assert layout.num_objects == 1
 
 
-def test_discrete_actions_are_numpy_integers_and_box_actions_are_copies():
+def test_discrete_actions_are_integers_and_box_actions_copies():
     (action,) = SpaceLayout(spaces.Discrete(3)).reader([np.array([2])])
     assert type(action) is np.int64
     rows = np.zeros((2, 3), np.float32)

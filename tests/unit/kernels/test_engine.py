@@ -372,7 +372,7 @@ class Unready:
 
 
 @pytest.mark.parametrize(("actions", "found"), [([[0], [0, 1], 0, 0], "list"), (Unready(), "Unready")])
-def test_actions_that_are_no_array_are_refused_and_nothing_is_stepped(walkers: Any, actions: Any, found: str) -> None:
+def test_actions_that_are_not_arrays_are_refused(walkers: Any, actions: Any, found: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"actions given as {found} are no array .*cpu\(\)\.numpy\(\)"):
         walkers.step(actions)
     walkers.step(ones(walkers))
@@ -395,7 +395,7 @@ def test_parameters_that_could_not_be_changed_are_as_they_were(walkers: Any, mon
     assert walkers.step(ones(walkers))[2].all()
 
 
-def test_actions_that_wrap_around_are_refused_wherever_they_are_given() -> None:
+def test_actions_that_would_wrap_around_are_refused() -> None:
     """256 as an int8 is 0, which is in the space."""
     with envfleet.make(Switches, 2, backend="kernel") as fleet:
         fleet.reset(seed=0)

@@ -58,7 +58,7 @@ def test_options_that_are_no_dict_are_refused(walkers: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", ["kernel", "serial"])
-def test_time_limits_and_render_modes_that_make_no_sense_are_refused(backend: Any) -> None:
+def test_invalid_time_limits_and_render_modes_are_refused(backend: Any) -> None:
     for limit in (0, -2, 1.5, "5", True):
         with pytest.raises(InvalidArgument, match=rf"max_episode_steps={limit!r}.*whole number of at least 1"):
             envfleet.make(Walker, 2, backend=backend, max_episode_steps=limit)

@@ -115,7 +115,7 @@ def test_a_wrapper_draws_from_the_same_sequence_as_the_kernel() -> None:
     np.testing.assert_array_equal(played[1], played[0])
 
 
-def test_copies_and_saved_states_go_on_with_the_generator_as_it_stands() -> None:
+def test_copies_and_saved_states_keep_the_generator() -> None:
     env = KernelEnv(Drawer)
     env.reset(seed=3)
     env.np_random.random()
@@ -196,7 +196,7 @@ def test_frames() -> None:
     assert KernelEnv(Painter).render() is None
 
 
-def test_environments_do_not_share_the_generators_of_their_spaces() -> None:
+def test_environments_do_not_share_generators_of_spaces() -> None:
     first, second = KernelEnv(Walker), KernelEnv(Walker)
     first.action_space.seed(1)
     expected = [first.action_space.sample() for _ in range(9)]

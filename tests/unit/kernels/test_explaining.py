@@ -138,9 +138,7 @@ STEPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def test_an_error_of_numba_without_a_line_names_the_line_that_it_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_numba_error_without_a_line_names_the_compiled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from numba.core.lowering import Lower
 
     def fail(*_: Any) -> None:
@@ -258,7 +256,7 @@ def test_writing_to_an_action_of_several_parts_is_refused(tmp_path: Path, line: 
         check(load(tmp_path, text))
 
 
-def test_calculating_with_an_element_of_the_action_or_of_a_parameter_is_fine(tmp_path: Path) -> None:
+def test_elements_of_actions_and_parameters_can_be_used(tmp_path: Path) -> None:
     text = """
     class Mine(Base):
         action_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -404,7 +402,7 @@ def test_no_kernel_at_all() -> None:
     assert "nothing/Nothing-v0" not in gymnasium.registry
 
 
-def test_helpers_and_constants_may_have_names_like_those_of_functions(tmp_path: Path) -> None:
+def test_helpers_and_constants_may_share_names_of_functions(tmp_path: Path) -> None:
     check(load(tmp_path, "class Mine(Base):\n    steps, reset_, action_spread, render_size = 1, 2, 3, 4\n"))
 
 

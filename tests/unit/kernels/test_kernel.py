@@ -67,7 +67,7 @@ def test_an_observation_outside_the_space_is_found() -> None:
     assert "seed 4, step 1: observation is" in str(error)
 
 
-def test_a_difference_of_plain_and_compiled_names_field_and_both_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mismatch_names_the_field_and_both_values(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = _Trial(read_kernel(Drifter), {}, 10, [5])
     compiled = trial._make
 

@@ -132,7 +132,7 @@ def test_negative_indices_count_from_the_end() -> None:
     assert run(form=8, index=3) == 3.0
 
 
-def test_a_reset_or_a_rollout_is_checked_and_leaves_a_fleet_that_is_to_be_reset() -> None:
+def test_a_failed_reset_or_rollout_requires_a_reset() -> None:
     with envfleet.make(Shelf, 2, backend="kernel", debug=True) as fleet:
         assert "checks indices" in repr(fleet)
         fleet.reset(seed=0)
@@ -148,7 +148,7 @@ def test_a_reset_or_a_rollout_is_checked_and_leaves_a_fleet_that_is_to_be_reset(
             fleet.step(np.zeros(2, np.int64))
 
 
-def test_check_kernel_finds_an_index_out_of_bounds_before_it_can_do_harm() -> None:
+def test_check_kernel_finds_an_index_out_of_bounds_first() -> None:
     with pytest.raises(KernelIndexError, match=r"in first .*index 1000000000 is out of bounds"):
         check_kernel(Shelf, params={"form": 2, "index": 10**9}, num_steps=8, seeds=[1])
 

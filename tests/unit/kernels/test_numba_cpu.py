@@ -26,7 +26,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
     return before, after
 
 
-def test_code_compiled_after_a_kernel_returns_and_raises_what_it_did_before(looks: Any) -> None:
+def test_numba_code_behaves_the_same_after_a_kernel(looks: Any) -> None:
     before, after = looks
     for one, other in zip(before["calls"], after["calls"], strict=True):
         assert one == other

@@ -131,7 +131,7 @@ def test_damaged_code_is_not_read(
     assert f"the compiled code in {path} is damaged; it is compiled anew" in capsys.readouterr().err
 
 
-def test_who_finds_damaged_files_or_a_lock_of_a_process_that_died_compiles_anew(tmp_path: Path) -> None:
+def test_damaged_files_and_stale_locks_are_replaced(tmp_path: Path) -> None:
     process = start(tmp_path, "-c", KERNEL)
     while not list(tmp_path.glob("Little-*/loops.lock")):
         assert process.poll() is None
@@ -155,7 +155,7 @@ def test_who_finds_damaged_files_or_a_lock_of_a_process_that_died_compiles_anew(
     assert finish(start(tmp_path, "-c", KERNEL)) == (expected(), "")
 
 
-def test_a_class_that_is_changed_counts_as_it_is_when_a_fleet_is_made() -> None:
+def test_a_changed_class_counts_from_the_next_fleet() -> None:
     def end(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
         return 7.0, True
 
@@ -239,7 +239,7 @@ def test_another_kernel_has_another_place(change: str) -> None:
     assert place(one) != place(other)
 
 
-def test_a_changed_helper_or_constant_of_another_module_has_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_in_another_module_change_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     before = place(Painter)
     monkeypatch.setattr(strokes, "FACTOR", 4.0)
     changed = place(Painter)
@@ -298,7 +298,7 @@ def test_code_that_cannot_be_kept_is_used_all_the_same(tmp_path: Path, capsys: p
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_replaced_with_one_note(
+def test_an_unwritable_folder_is_replaced_with_one_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocked = tmp_path / "file"

@@ -85,7 +85,7 @@ def choose_both() -> float:
     return choose(0) + choose(1)
 
 
-def test_a_function_is_compiled_once_for_all_constants_that_it_is_given() -> None:
+def test_a_function_is_compiled_once_for_all_constants() -> None:
     assert numba.njit(make_function(add_constants).py_func)(3) == 15
     assert len(make_function(add).signatures) == 1
 
@@ -116,7 +116,7 @@ def test_functions_in_tuples_and_defaults_are_made_too() -> None:
     assert made.__defaults__[0][0] == "made"
 
 
-def test_a_function_is_made_anew_when_what_it_refers_to_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_recompiled_when_its_references_change(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = FunctionTree(lambda function: function)
     before = tree(exp)
     assert tree(exp) is before

@@ -119,7 +119,7 @@ def test_a_step_is_made_once_wherever_it_was_interrupted(fleet: Any, services: l
     assert torn < count / 5  # only while an answer is taken in
 
 
-def test_steps_of_some_are_made_once_wherever_they_were_interrupted(fleet: Any) -> None:
+def test_interrupted_partial_steps_are_made_once(fleet: Any) -> None:
     fleet.batch_size = 3
     for verb in ("send", "recv"):
         count = 1
@@ -144,7 +144,7 @@ def test_steps_of_some_are_made_once_wherever_they_were_interrupted(fleet: Any) 
         assert count > 30
 
 
-def test_a_reset_of_some_is_made_once_wherever_it_was_interrupted(fleet: Any, services: list[CountingService]) -> None:
+def test_interrupted_partial_resets_are_made_once(fleet: Any, services: list[CountingService]) -> None:
     count = 1
     while interrupted_at(count, lambda: fleet.reset_envs([3, 0])):
         before = [service.seq for service in services]

@@ -63,7 +63,7 @@ def test_a_file_means_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", shipped_names())
-def test_shipped_configurations_are_valid_and_so_is_what_is_written_of_them(name: str) -> None:
+def test_shipped_configurations_are_valid_and_round_trip(name: str) -> None:
     path = find_config(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -80,9 +80,7 @@ def test_shipped_configurations_are_in_the_documentation() -> None:
     assert {"quickstart", "curriculum_base", "curriculum_simple", "ppo_kernel"} <= set(shipped_names())
 
 
-def test_a_bare_word_is_the_name_of_a_configuration_and_all_else_a_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bare_word_names_a_configuration_all_else_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("quickstart").write_text(json.dumps(clean()), encoding="utf-8")
     assert read_config("./quickstart") == read_config(Path("quickstart")) == parse_config(clean())
@@ -92,7 +90,7 @@ def test_a_bare_word_is_the_name_of_a_configuration_and_all_else_a_path(
         read_config("quikstart")
 
 
-def test_the_shipped_schema_is_that_of_the_code_and_refuses_what_the_code_refuses() -> None:
+def test_the_shipped_schema_matches_the_code() -> None:
     schema = json.loads(find_config("sac").with_name("schema.json").read_text(encoding="utf-8"))
     assert schema == json_schema()
     with pytest.raises(jsonschema_rs.ValidationError, match="episode"):

@@ -129,7 +129,7 @@ def test_one_episode_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(("env", "found"), [("Pendulum-v1", "(3,)"), ("CartPole-v1", "(4,)")])
-def test_an_agent_of_another_environment_is_refused_with_both_spaces(env: str, found: str) -> None:
+def test_an_agent_with_other_spaces_is_refused_with_both(env: str, found: str) -> None:
     agent, place = PPO(spaces.Box(-1, 1, (4,)), spaces.Discrete(3), seed=0), gymnasium.make(env)
     with pytest.raises(InvalidArgument) as caught:
         evaluate_returns(agent, env, episodes=2)
@@ -194,7 +194,7 @@ class Endless(gymnasium.Env[Any, Any]):
         return np.zeros(4, np.float32), 1.0, False, False, {}
 
 
-def test_an_episode_without_end_is_cut_and_does_not_hold_up_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_episode_is_cut_in_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.training.games.matches.MOST_STEPS", 30)
     with pytest.warns(RuntimeWarning, match="had no end after 30 steps"):
         found = evaluate_returns(Leaning(), Endless, episodes=5, num_envs=2)
@@ -231,7 +231,7 @@ def test_numbers_that_are_no_actions_are_refused() -> None:
         evaluate(Halves(), "random", games=2, rink=Rink(game=found))
 
 
-def test_games_whose_environment_fails_are_drawn_where_it_is_made_anew() -> None:
+def test_games_of_rebuilt_environments_are_drawn() -> None:
     found = find_game("tests.unit.training.duel:Broken")
     assert found is not None
     rink = Rink(game=found, num_envs=1, options={"on_failure": "restart"})

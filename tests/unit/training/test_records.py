@@ -195,9 +195,7 @@ def test_runs_go_on_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pyt
         pass
 
 
-def test_the_folder_of_a_run_that_cannot_begin_is_removed_once_nothing_holds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_of_a_failed_start_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[Path] = []
 
     def remove(path: Path) -> None:
@@ -273,7 +271,7 @@ def test_several_runs_are_drawn_into_the_same_figures(run: RunFolder, tmp_path: 
         plot_runs([])
 
 
-def test_a_phase_begins_where_the_one_before_ended_and_not_with_its_first_episode(run: RunFolder) -> None:
+def test_phases_in_plots_begin_where_the_last_one_ended(run: RunFolder) -> None:
     history = read_history(run.path)
     late = history.episodes.filter((pl.col("phase") == 0) | (pl.col("transitions") > 12_000))
     assert dataclasses.replace(history, episodes=late).phases == [("shooting", 0), ("games", 8000)]
@@ -290,7 +288,7 @@ def test_one_evaluation_alone_has_its_interval(run: RunFolder) -> None:
         assert high > low
 
 
-def test_return_curves_are_smoothed_within_phases_with_the_raw_ones_pale_behind(run: RunFolder) -> None:
+def test_return_curves_are_smoothed_within_phases(run: RunFolder) -> None:
     history = read_history(run.path)
     jump = history.episodes.with_columns(pl.col("return") + 1000 * pl.col("phase"))
     figure = draw_returns([dataclasses.replace(history, episodes=jump)])
@@ -313,7 +311,7 @@ def test_a_run_that_has_just_begun_has_nothing_to_plot(tmp_path: Path) -> None:
     assert plot_runs([folder.path]) == []
 
 
-def test_a_run_that_was_killed_and_resumed_has_the_tables_of_one_that_was_not(run: RunFolder, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_has_the_same_tables(run: RunFolder, tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     killed = TableWriter(folder)
     tell([killed], played.begin(folder.path), *played.rounds(last=43))
@@ -337,7 +335,7 @@ def test_half_a_line_is_not_read(run: RunFolder, tmp_path: Path) -> None:
     assert len(read_history(folder.path).episodes) == 2 * played.ROUNDS - 1
 
 
-def test_a_table_that_is_shorter_than_the_checkpoint_says_is_refused(tmp_path: Path) -> None:
+def test_a_table_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     tables = TableWriter(folder)
     tables.load_state_dict({"episodes": 1000, "updates": 0, "evaluations": 0})

@@ -153,7 +153,7 @@ def test_a_trial_that_cannot_be_or_diverges_is_ended_early(tmp_path: Path) -> No
         ("none.json", r"none\.json cannot be read .*: pass a JSON file with the space"),
     ],
 )
-def test_mistakes_in_the_space_are_refused_before_the_first_trial(space: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_spaces_are_refused_before_the_first_trial(space: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=message):
         look(tmp_path / "out", space)
     assert not (tmp_path / "out").exists()

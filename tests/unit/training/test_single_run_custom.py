@@ -82,7 +82,7 @@ def test_an_agent_is_loaded_from_its_run_and_acts(tmp_path: Path) -> None:
         load_agent(tmp_path)
 
 
-def test_a_loaded_agent_acts_as_the_trained_one_and_not_as_in_its_warm_up(tmp_path: Path) -> None:
+def test_a_loaded_agent_does_not_act_as_in_its_warm_up(tmp_path: Path) -> None:
     values = {"hidden": [8], "epsilon_transitions": 1, "epsilon_end": 0.0}
     config = written({"type": "DDDQN", "hyperparameters": values}, "FrozenLake-v1")
     agent = load_agent(run(config, tmp_path).run_dir)
@@ -177,7 +177,7 @@ def test_the_documented_observer_logs_to_wandb(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_shaping_that_writes_into_rewards_leaves_returns_as_they_are(tmp_path: Path) -> None:
+def test_shaping_that_writes_into_rewards_keeps_returns(tmp_path: Path) -> None:
     config = written({"type": "PPO", "hyperparameters": {"hidden": [16]}}, "CartPole-v1")
     config["curriculum"]["phases"][0]["shaping"] = f"{OWN}:writes_into_rewards"
     found = run(config, tmp_path)
@@ -186,7 +186,7 @@ def test_shaping_that_writes_into_rewards_leaves_returns_as_they_are(tmp_path: P
     assert (episodes["shaped_return"] == 101 * episodes["length"]).all()
 
 
-def test_shaping_and_policies_of_ones_own_see_the_parts_of_observations(tmp_path: Path) -> None:
+def test_custom_shaping_and_policies_get_observation_parts(tmp_path: Path) -> None:
     config = written({"type": "PPO", "hyperparameters": {"hidden": [16]}}, f"{OWN}:Corridor")
     config["curriculum"]["phases"][0]["shaping"] = f"{OWN}:pays_for_pictures"
     episodes = pl.read_csv(run(config, tmp_path).run_dir / "episodes.csv")

@@ -147,7 +147,7 @@ def same(one: RunResult, other: RunResult) -> bool:
     return all(torch.equal(first[part][name], second[part][name]) for part in first for name in first[part])
 
 
-def test_what_a_run_learns_depends_neither_on_its_budget_nor_on_its_checkpoints(tmp_path: Path) -> None:
+def test_learning_does_not_depend_on_budget_or_checkpoints(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     how: dict[str, Any] = {"num_envs": 4, "backend": "serial", "base_output_dir": tmp_path, "verbose": False}
     whole = train(alone(), run_name="whole", **how)
@@ -193,7 +193,7 @@ def test_the_weights_to_begin_with_have_to_be_there(tmp_path: Path) -> None:
         train_single_run(CONFIG, tmp_path / "runs", verbose=False, checkpoint_path="nope.pt")
 
 
-def test_a_run_with_what_cannot_be_saved_goes_on_with_new_episodes(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_saved_resumes_with_new_episodes(tmp_path: Path) -> None:
     phase = {"name": "all", "transitions": 64, "environment": {"id": "LunarLander-v3"}}
     training = {"rollout_steps": 8, "eval_frequency": None, "eval_games": 2}
     config: dict[str, Any] = {"curriculum": {"phases": [phase]}, "training": training, "agent": {"type": "PPO"}}

@@ -355,7 +355,7 @@ class Position(enum.Enum):
     LONG = 1
 
 
-def test_replies_are_pickled_fast_where_the_owner_knows_their_classes() -> None:
+def test_replies_of_known_classes_are_pickled_fast() -> None:
     reply = {"position": Position.LONG, "text": "x", "array": np.arange(3)}
     data = dumps_reply(reply)
     assert data == pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)

@@ -191,7 +191,7 @@ def test_bad_actions_are_refused(action: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("action", [np.zeros(8), np.array([0, np.nan, 0, 0])])
-def test_bad_actions_of_one_player_are_refused_in_that_players_terms(action: np.ndarray) -> None:
+def test_bad_actions_name_the_player_that_sent_them(action: np.ndarray) -> None:
     with pytest.raises(InvalidArgument, match=r"expected numbers of shape \(4,\): pass player one's action only"):
         HockeyOneEnv().step(action)
 
@@ -246,7 +246,7 @@ def test_copies_keep_their_arguments() -> None:
     assert (other.keep_mode, other.mode, other.verbose) == (False, Mode.TRAIN_DEFENSE, True)
 
 
-def test_the_one_player_game_is_the_two_player_game_with_the_scripted_player() -> None:
+def test_one_player_games_are_two_player_games_with_a_script() -> None:
     one, two = HockeyOneEnv(), HockeyEnv()
     first, _ = one.reset(seed=4)
     np.testing.assert_array_equal(first, two.reset(seed=4)[0])

@@ -106,7 +106,7 @@ def test_shares_are_drawn_for_every_game() -> None:
     assert env.reset()[1]["mode"] == 0
 
 
-def test_without_shares_a_seed_places_everything_where_it_does_in_the_public_form() -> None:
+def test_without_shares_seeds_place_as_in_the_public_game() -> None:
     for seed in range(20):
         seen, _ = HockeyTwoEnv(starter=2).reset(seed=seed)
         np.testing.assert_array_equal(seen[0], HockeyEnv().reset(False, seed=seed)[0])

@@ -232,7 +232,7 @@ def test_saved_states_go_on_exactly_and_on_either_device(pair: Any, is_pickled: 
         make_pair(Pendulum)[1].set_state(saved)
 
 
-def test_actions_of_the_host_are_checked_before_anything_is_stepped(pair: Any) -> None:
+def test_host_actions_are_checked_before_a_step(pair: Any) -> None:
     cpu, cuda = pair
     with pytest.raises(InvalidArgument, match=r"sub-environment 2 is 7.*nothing was stepped"):
         cuda.step([0, 1, 7, 1, 0])

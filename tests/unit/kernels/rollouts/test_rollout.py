@@ -175,7 +175,7 @@ def test_final_infos_are_those_before_the_reset() -> None:
 
 
 @pytest.mark.parametrize("kernel", [Drift, Cells])
-def test_random_actions_are_numpys_and_depend_on_the_sub_environment_alone(kernel: type[Kernel]) -> None:
+def test_random_actions_are_numpys_and_depend_on_the_row_alone(kernel: type[Kernel]) -> None:
     with make(kernel, 70, workers=2) as many, make(kernel, 3) as few, make(kernel, 70) as twin:
         rollout = many.rollout("random", 20, seed=11)
         part = few.rollout("random", 20, seed=11)

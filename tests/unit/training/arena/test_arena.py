@@ -165,7 +165,7 @@ def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
         assert (observations[:, 2] == 2).all()
 
 
-def test_no_transition_joins_two_episodes_not_even_where_a_phase_changes() -> None:
+def test_no_transition_joins_two_episodes_across_phases() -> None:
     with opened((WEAK, STRONG)) as arena:
         agent = small_sac(arena, num_steps=3)
         learner = ReplayLearner(agent, UpdateSchedule(per_transition=0))
@@ -186,7 +186,7 @@ def test_no_transition_joins_two_episodes_not_even_where_a_phase_changes() -> No
     assert set(np.unique(after[:, 1] - before[:, 1])) <= {1, 2, 3}
 
 
-def test_shaping_of_the_last_step_is_that_of_the_episode_that_ended() -> None:
+def test_shaping_of_the_last_step_belongs_to_the_old_episode() -> None:
     weights = {f"{name}_{when}": 0.0 for name in ("CLOSENESS", "TOUCH", "DIRECTION") for when in ("START", "FINAL")}
     shaping = {"N": 10**6, "K": 0, **weights, "CLOSENESS_START": 1.0}
     with opened((WEAK,), phase_of(reward_shaping=shaping)) as arena:
@@ -201,7 +201,7 @@ def test_shaping_of_the_last_step_is_that_of_the_episode_that_ended() -> None:
             numbers[row] += 1
 
 
-def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
+def test_a_restored_arena_keeps_opponents_and_rewards() -> None:
     def sequel(arena: Arena) -> list[Any]:
         steps = list(step_through(arena, 30))
         return [

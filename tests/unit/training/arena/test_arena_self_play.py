@@ -78,7 +78,7 @@ def rounds(
         yield names, actions, step
 
 
-def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -> None:
+def test_rows_of_player_two_are_the_mirrored_game() -> None:
     rng = np.random.default_rng(0)
     weights = dict(zip(SHAPING_TERMS, (3.0, 20.0, 200.0), strict=True))
     shaping = {f"{name}_{when}": weight for name, weight in zip(TERMS, weights.values(), strict=True) for when in WHEN}
@@ -105,7 +105,7 @@ def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -
     assert catches
 
 
-def test_rewards_and_last_observations_of_player_two_are_its_own_even_where_an_episode_ends() -> None:
+def test_player_two_has_its_own_rewards_and_last_observations() -> None:
     shaping = {f"{name}_{when}": 0.0 for name in TERMS for when in WHEN} | {"CLOSENESS_START": 1.0, "N": 10**6, "K": 0}
     bonus = {"N": 10**6, "WIN_BONUS_START": 1000.0}
     has_won = []
@@ -127,7 +127,7 @@ def test_rewards_and_last_observations_of_player_two_are_its_own_even_where_an_e
     assert np.any(has_won, axis=0).reshape(2, NUM_ENVS).any(axis=1).all()
 
 
-def test_nothing_is_learned_from_seats_of_others_and_no_transition_joins_two_episodes() -> None:
+def test_only_own_seats_are_learned_from() -> None:
     remembered: list[Transitions] = []
     whose: set[tuple[str, bool]] = set()
     with opened(backend="serial") as arena:
@@ -156,7 +156,7 @@ def test_nothing_is_learned_from_seats_of_others_and_no_transition_joins_two_epi
     assert set(np.unique(after[:, 1] - before[:, 1])) <= {1, 2, 3}
 
 
-def test_slabs_hold_what_the_policy_did_in_its_own_seats_and_advantages_stay_within_an_episode() -> None:
+def test_slabs_hold_own_seats_and_advantages_stay_in_episodes() -> None:
     slabs: list[Slab] = []
     acted: list[NDArray[Any]] = []
     with opened(backend="serial") as arena:

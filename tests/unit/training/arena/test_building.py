@@ -69,7 +69,7 @@ def plan(*kwargs: dict[str, Any], env: str = "FrozenLake-v1") -> Any:
     return parse_config({"curriculum": {"phases": phases}, "agent": {"type": "PPO"}})
 
 
-def test_phases_that_no_agent_can_learn_in_together_are_refused_before_the_first() -> None:
+def test_incompatible_phases_are_refused_before_the_first() -> None:
     small, large = {"map_name": "4x4"}, {"map_name": "8x8"}
     message = r"phase 0.* Discrete\(16\) .*phase 2.* Discrete\(64\) .*train in several runs"
     with pytest.raises(InvalidArgument, match=message):

@@ -49,7 +49,7 @@ def test_the_learners_reward_is_the_sum_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 5])
-def test_the_kth_episode_has_the_weights_of_k_for_any_number_of_sub_environments(num_envs: int) -> None:
+def test_episode_weights_do_not_depend_on_num_envs(num_envs: int) -> None:
     shaper = RewardShaper(num_envs, terms=TERMS)
     shaper.begin_phase(phase(SHAPING))
     seen: list[list[float]] = []
@@ -80,7 +80,7 @@ def test_a_phase_without_shaping_leaves_rewards_as_they_are() -> None:
     assert shaper.shape(rewards, [], np.array([True, False])).tolist() == [1.0, -2.0]
 
 
-def test_a_term_that_the_environment_does_not_tell_is_not_taken_for_nought() -> None:
+def test_a_missing_shaping_term_is_not_zero() -> None:
     last = {"touch": np.array([0.0, 7.0])}
     infos = {"touch": np.array([1.0, 2.0]), "puck": np.ones(2), "_puck": np.ones(2, bool), "final_info": last}
     assert in_step(infos, "touch", rows(1), 2).tolist() == [1.0, 7.0]
@@ -91,7 +91,7 @@ def test_a_term_that_the_environment_does_not_tell_is_not_taken_for_nought() -> 
         in_step(infos, "puck", rows(1), 2)
 
 
-def test_a_sub_env_that_failed_tells_nothing_and_the_others_still_must() -> None:
+def test_a_failed_sub_env_needs_no_terms_but_others_do() -> None:
     failed = {"env_error": np.array(["it fell", ""], object), "_env_error": np.array([True, False])}
     alone = {name: array[:1] for name, array in failed.items()}
     assert in_step(alone, "touch", rows(0), 1).tolist() == [0.0]

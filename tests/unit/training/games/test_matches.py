@@ -67,7 +67,7 @@ class Strict:
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 200])
-def test_policies_see_observations_of_the_space_also_where_no_game_is(num_envs: int) -> None:
+def test_policies_get_valid_observations_without_a_game(num_envs: int) -> None:
     game = find_game("tests.unit.training.duel:Numbered")
     assert game is not None
     rink = Rink(num_envs=num_envs, game=game)

@@ -45,7 +45,7 @@ def test_phases_end_by_episodes_or_by_transitions() -> None:
     assert curriculum.phase.name == "b"
 
 
-def test_a_phase_ends_early_once_the_lower_bound_is_above_the_win_rate() -> None:
+def test_a_phase_ends_once_the_lower_bound_passes_the_rate() -> None:
     promote = {"win_rate": 0.8, "games": 100}
     curriculum = Tally([phase("a", episodes=10_000, promote_at=promote), phase("b", episodes=1)])
     curriculum.count(1, ended(*[1] * 99))
@@ -59,7 +59,7 @@ def test_a_phase_ends_early_once_the_lower_bound_is_above_the_win_rate() -> None
 
 
 @pytest.mark.parametrize(("wins", "games"), [(3, 7), (90, 100), (190, 200), (1, 20_000)])
-def test_bounds_lie_as_far_from_the_share_as_their_own_deviation_allows(wins: int, games: int) -> None:
+def test_bounds_follow_their_own_standard_deviation(wins: int, games: int) -> None:
     for bound, side in zip(wilson(wins, games), (1, -1), strict=True):
         deviation = (bound * (1 - bound) / games) ** 0.5
         assert wins / games - bound == pytest.approx(side * NormalDist().inv_cdf(0.975) * deviation)

@@ -47,7 +47,7 @@ def config_of(games: int) -> Any:
     )
 
 
-def test_a_learner_that_beats_its_past_and_the_scripted_players_stands_above_them() -> None:
+def test_a_learner_that_beats_everyone_is_rated_above_them() -> None:
     pool = pool_of(learner_of(), 1000)
     evaluations = {"basic_strong": met(*[1, 0] * 50), "basic_weak": met(*[1] * 100)}
     found = rate_learner(evaluations | {"snapshot_000001000": met(*[1, 1, -1] * 30)}, pool, ANCHORS)
@@ -57,7 +57,7 @@ def test_a_learner_that_beats_its_past_and_the_scripted_players_stands_above_the
     assert (pool.ratings, snapshot.games) == ({"snapshot_000001000": snapshot}, 90)
 
 
-def test_a_snapshot_goes_on_from_its_rating_and_the_learner_begins_anew() -> None:
+def test_snapshots_keep_ratings_and_the_learner_starts_over() -> None:
     pool = pool_of(learner_of(), 1000)
     games = {"basic_strong": met(*[0] * 60), "snapshot_000001000": met(*[1, -1] * 30)}
     first, second = rate_learner(games, pool, ANCHORS), rate_learner(games, pool, ANCHORS)
@@ -75,13 +75,13 @@ def test_ratings_are_saved_and_brought_back_exactly() -> None:
     assert again.unsure(1) == ["snapshot_000001000"]
 
 
-def test_those_that_were_rated_by_the_fewest_games_play_and_of_equals_the_newest() -> None:
+def test_least_rated_snapshots_play_first_newest_of_equals() -> None:
     pool = pool_of(learner_of(), 1, 2, 3, 4)
     pool.ratings["snapshot_000000004"] = Rating("snapshot_000000004", games=10)
     assert pool.unsure(2) == ["snapshot_000000003", "snapshot_000000002"]
 
 
-def test_an_evaluation_plays_against_some_snapshots_and_not_against_what_the_learner_is_now() -> None:
+def test_evaluations_use_snapshots_but_not_the_current_learner() -> None:
     learner = learner_of()
     pool = pool_of(learner, 1, 2, 3, 4)
     examiner = Examiner(config_of(8), known_game("hockey"), seed=1)
@@ -123,7 +123,7 @@ def test_one_fleet_plays_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Counted.made == 5
 
 
-def test_games_are_the_same_in_a_fleet_that_is_larger_than_they_are_many() -> None:
+def test_games_are_the_same_in_a_larger_fleet() -> None:
     rink = Rink(num_envs=300)
     with rink.open(300) as fleet:
         for games in (140, 7):

@@ -114,7 +114,7 @@ def test_by_priorities_is_learned_between_rounds() -> None:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_a_checkpoint_with_updates_under_way_goes_on_to_the_last_bit(agent: str) -> None:
+def test_a_checkpoint_during_updates_resumes_to_the_last_bit(agent: str) -> None:
     with trainer_of(agent) as trainer:
         trainer.begin()
         learner: Any = trainer._learner

@@ -62,12 +62,12 @@ def trained(config: RunConfig, num_envs: int = 2, watcher: Watcher | None = None
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
-def test_gradient_updates_per_transition_are_exactly_the_same_for_any_num_envs(num_envs: int) -> None:
+def test_updates_per_transition_do_not_depend_on_num_envs(num_envs: int) -> None:
     trainer = trained(config_of({"transitions": 240}, updates_per_step=0.5), num_envs)
     assert (trainer.transitions, trainer.agent.num_updates) == (240, 100)
 
 
-def test_the_first_actions_are_uniform_and_not_those_of_an_untrained_policy() -> None:
+def test_the_first_actions_are_uniform() -> None:
     trainer = Trainer(config_of({"transitions": 2000}, warmup_steps=2000), RunOptions(num_envs=4))
     with contextlib.closing(trainer):
         trainer.run()
@@ -77,7 +77,7 @@ def test_the_first_actions_are_uniform_and_not_those_of_an_untrained_policy() ->
     assert trainer.agent.num_updates == 0
 
 
-def test_an_agent_that_was_trained_before_acts_by_what_it_knows_during_the_warm_up_too(tmp_path: Path) -> None:
+def test_a_pretrained_agent_acts_by_its_policy_in_the_warm_up(tmp_path: Path) -> None:
     first = trained(config_of({"transitions": 200}))
     first.agent.save(tmp_path / "first.pt", "weights")
     config = config_of({"transitions": 200}, warmup_steps=190)
@@ -92,7 +92,7 @@ def test_an_agent_that_was_trained_before_acts_by_what_it_knows_during_the_warm_
     assert 0 < trainer.agent.num_updates <= 3
 
 
-def test_a_run_goes_on_without_the_file_that_it_took_its_first_weights_from(tmp_path: Path) -> None:
+def test_a_run_resumes_without_the_file_of_its_first_weights(tmp_path: Path) -> None:
     trained(config_of({"transitions": 4})).agent.save(tmp_path / "first.pt", "weights")
     config = config_of({"transitions": 40})
     section = config.agent.model_copy(update={"checkpoint_path": str(tmp_path / "first.pt")})
@@ -102,7 +102,7 @@ def test_a_run_goes_on_without_the_file_that_it_took_its_first_weights_from(tmp_
     assert resume(tmp_path / "a", verbose=False).total_steps == 40
 
 
-def test_first_weights_that_do_not_fit_are_refused_by_what_differs(tmp_path: Path) -> None:
+def test_mismatched_first_weights_are_refused_by_difference(tmp_path: Path) -> None:
     trained(config_of({"transitions": 4})).agent.save(tmp_path / "first.pt", "weights")
     config = config_of({"transitions": 4})
     for hidden, env, problem in (
@@ -120,7 +120,7 @@ def test_first_weights_that_do_not_fit_are_refused_by_what_differs(tmp_path: Pat
             trained(other)
 
 
-def test_first_weights_of_a_network_with_another_activation_are_refused(tmp_path: Path) -> None:
+def test_first_weights_of_another_activation_are_refused(tmp_path: Path) -> None:
     config = config_of({"transitions": 4})
     trained(config).agent.save(tmp_path / "first.pt", "weights")
     update = {
@@ -132,7 +132,7 @@ def test_first_weights_of_a_network_with_another_activation_are_refused(tmp_path
         trained(other)
 
 
-def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say() -> None:
+def test_phases_clear_or_keep_the_replay_buffer() -> None:
     watcher = Watcher()
     phases = ({"transitions": 160}, {"episodes": 6, "clear_buffer": False}, {"transitions": 80, "clear_buffer": True})
     trainer = trained(config_of(*phases), 4, watcher)
@@ -151,7 +151,7 @@ def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say()
 
 
 @pytest.mark.parametrize("agent", ["DDDQN", "PPO"])
-def test_what_is_learned_at_the_end_of_a_phase_counts_for_that_phase(agent: str) -> None:
+def test_updates_at_the_end_of_a_phase_count_for_it(agent: str) -> None:
     watcher = Watcher()
     trained(config_of({"transitions": 150}, {"transitions": 150}, agent=agent, rollout_steps=200), 2, watcher)
     assert [(event.phase, event.transitions) for event in watcher.of(Learned)] == [(0, 150), (1, 300)]
@@ -165,7 +165,7 @@ def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
     assert sum(len(event) for event in watcher.of(Episodes)) == trainer.tally.episodes > 0
 
 
-def test_a_reward_that_is_no_number_ends_training_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+def test_a_nan_reward_ends_training_after_the_last_checkpoint(tmp_path: Path) -> None:
     config = config_of({"transitions": 400}, env=f"{ENVS}:unsound", warmup_steps=20, checkpoint_frequency=30)
     with pytest.raises(RewardError, match=r"returned nan in the reward, .*; the checkpoint .*\.pt is from before"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
@@ -190,7 +190,7 @@ def test_a_reward_before_the_first_checkpoint_names_none(tmp_path: Path) -> None
         ("blurred_in_part", "poles"),
     ],
 )
-def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: Path, env: str, place: str) -> None:
+def test_a_non_finite_observation_names_its_sub_env(tmp_path: Path, env: str, place: str) -> None:
     config = config_of({"transitions": 400}, env=f"{ENVS}:{env}", warmup_steps=20)
     with pytest.raises(ObservationError, match=rf"sub-environment 0 returned nan in {place}\[2\]"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
@@ -207,7 +207,7 @@ def test_a_choice_outside_its_space_is_reported_at_its_sub_env(env: str, given: 
         trained(config_of({"transitions": 40}, env=f"{ENVS}:{env}", agent=agent), 2, backend="serial")
 
 
-def test_ppo_does_not_learn_from_an_observation_that_is_not_finite() -> None:
+def test_ppo_does_not_learn_from_non_finite_observations() -> None:
     # Every step ends a slab: the update found its loss to be NaN before the observation was looked at.
     config = config_of({"transitions": 400}, env=f"{ENVS}:blurred", agent="PPO", rollout_steps=1)
     with pytest.raises(ObservationError, match=r"returned nan in observation\[2\]"):
@@ -221,7 +221,7 @@ def test_limits_of_a_run_are_numbers_above_0(limit: dict[str, Any]) -> None:
         RunOptions(**limit)
 
 
-def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() -> None:
+def test_a_failing_sub_env_does_not_end_training_with_restarts() -> None:
     config = config_of({"transitions": 160}, env=f"{ENVS}:breaking")
     with pytest.raises(SubEnvError, match="the ice broke"):
         trained(config, 2, backend="serial")
@@ -231,7 +231,7 @@ def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() ->
         trained(config_of({"transitions": 1}), 1, on_failure="restart")
 
 
-def test_a_finished_run_continues_with_its_replay_buffer_and_optimizer(tmp_path: Path) -> None:
+def test_a_finished_run_continues_with_buffer_and_optimizer(tmp_path: Path) -> None:
     config = config_of({"transitions": 100}, {"transitions": 60, "clear_buffer": False})
     first = train(config, base_output_dir=tmp_path, verbose=False)
     assert (first.reason, first.total_steps) == ("completed", 160)
@@ -263,7 +263,7 @@ def test_a_run_stops_at_a_return() -> None:
     assert trainer.transitions == 700  # 100 episodes of 7 steps, each worth 7
 
 
-def test_the_budget_of_restarts_is_an_option_and_a_key_of_the_file() -> None:
+def test_max_restarts_is_an_option_and_a_key_of_the_file() -> None:
     config = config_of({"transitions": 160}, env=f"{ENVS}:breaking")
     with pytest.raises(RestartBudgetSpent, match="max_restarts=0"):
         trained(config, 2, backend="serial", on_failure="restart", max_restarts=0)
@@ -292,7 +292,7 @@ def test_resuming_removes_what_a_killed_save_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("column", "error"), [("reward", RewardError), ("observation", ObservationError)])
-def test_numbers_that_only_float64_holds_are_reported_at_the_environment(column: str, error: type[Exception]) -> None:
+def test_values_beyond_float32_name_the_environment(column: str, error: type[Exception]) -> None:
     config = config_of({"transitions": 160}, env=f"{ENVS}:large_{column}")
     with pytest.raises(error, match=rf"sub-environment \d returned 1e\+300 in .*{column}.*finite in float32"):
         trained(config, 2, backend="serial")
@@ -325,7 +325,7 @@ def test_a_second_ctrl_c_does_what_it_always_does() -> None:
 
 
 @pytest.mark.parametrize("agent", ["DDDQN", "PPO"])
-def test_who_goes_on_with_new_episodes_joins_none_of_them_to_an_old_one(agent: str) -> None:
+def test_resumed_runs_do_not_join_new_and_old_episodes(agent: str) -> None:
     config = config_of({"transitions": 120}, agent=agent, rollout_steps=16)
     with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as first:
         first.begin()

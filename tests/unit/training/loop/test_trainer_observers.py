@@ -14,7 +14,7 @@ from envfleet.training.events import Began, Event, Observer
 from envfleet.training.loop.trainer import Trainer
 
 
-def test_evaluations_and_checkpoints_do_not_count_as_slow_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluations_and_checkpoints_do_not_count_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now_s[0])
     watch = Stopwatch()

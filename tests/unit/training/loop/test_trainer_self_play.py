@@ -61,7 +61,7 @@ def test_a_round_of_two_games_counts_what_is_learned_from(
         assert trainer.transitions == trainer.agent.num_transitions == len(trainer.agent.replay) == transitions
 
 
-def test_updates_per_transition_and_the_length_of_a_phase_count_both_sides() -> None:
+def test_updates_and_phase_lengths_count_both_sides() -> None:
     with opened(config_of(MYSELF, SAC)) as trainer:
         trainer.run()
         assert (trainer.transitions, trainer.agent.num_transitions, trainer.agent.num_updates) == (160, 160, 60)

@@ -61,7 +61,7 @@ def read(stream: IO[bytes]) -> str:
     return line.decode().strip()
 
 
-def test_the_first_is_answered_at_once_and_saves_and_the_second_does_not_wait(tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_a_second_one_does_not_wait(tmp_path: Path) -> None:
     program = f"from {__name__} import run; [run({str(tmp_path)!r}, s) for s in (1, 2, 3600)]"
     command, pipe = [sys.executable, "-c", program], subprocess.PIPE
     with subprocess.Popen(command, cwd=Path(__file__).parents[4], stdout=pipe, stderr=pipe) as process:
@@ -87,9 +87,7 @@ def test_the_first_is_answered_at_once_and_saves_and_the_second_does_not_wait(tm
         assert not (tmp_path / "run-3600" / "resume.pt").exists()
 
 
-def test_an_evaluation_of_endless_episodes_ends_after_the_minutes_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_evaluation_ends_after_max_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "_EVALUATION_MINUTES", 0.0)
     place = {"id": f"{__name__}:Slow-v0", "kwargs": {"seconds": 0}}
     phase = {"name": "a", "transitions": 10**9, "environment": place, "opponent": {"type": "none"}}

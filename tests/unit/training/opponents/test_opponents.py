@@ -44,7 +44,7 @@ def add_snapshot(pool: SnapshotPool, learner: SAC, transitions: int) -> None:
     pool.add()
 
 
-def test_a_learner_that_has_seen_nothing_new_is_the_snapshot_it_was() -> None:
+def test_an_unchanged_learner_adds_no_snapshot() -> None:
     learner = agent_of()
     pool = SnapshotPool(learner, 3)
     add_snapshot(pool, learner, 100)
@@ -64,7 +64,7 @@ def test_the_learner_as_its_own_opponent_changes_with_it() -> None:
     assert not (before == after).any()
 
 
-def test_a_drawing_opponent_draws_from_its_policy_and_not_uniformly_as_if_new() -> None:
+def test_sampling_opponents_sample_from_their_policy() -> None:
     learner = agent_of(warmup=10_000)
     weights = learner.weights()
     weights["actor"]["2.weight"].zero_()
@@ -85,7 +85,7 @@ def test_a_player_of_dddqn_explores_as_little_as_a_trained_one() -> None:
     assert (player.act_batch(LOOK) == agent.act_batch(LOOK, deterministic=True)).all()
 
 
-def test_snapshots_do_not_change_with_the_learner_and_are_named_and_rated() -> None:
+def test_snapshots_are_fixed_named_and_rated() -> None:
     learner = agent_of()
     pool = SnapshotPool(learner, 3)
     add_snapshot(pool, learner, 1000)
@@ -122,7 +122,7 @@ def test_networks_that_nobody_plays_against_are_let_go_of(monkeypatch: pytest.Mo
     assert len(met) == 9
 
 
-def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_finishes_its_game_despite_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.training.opponents.opponents.MAX_LOADED", 1)
     learner = agent_of()
     pool = SnapshotPool(learner, 1)
@@ -158,7 +158,7 @@ def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
     assert again.names(ALL) == ("snapshot_000000002",) * 4
 
 
-def test_files_are_drawn_from_a_folder_and_the_latest_is_the_last_by_name(tmp_path: Path) -> None:
+def test_files_of_a_folder_are_drawn_latest_by_name(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         agent_of(seed=number).save(tmp_path / f"{number}.pt")
     latest = opponents_of(Entry(shelf=Files(tmp_path, agent_of()), matchmaking="latest"))
@@ -168,7 +168,7 @@ def test_files_are_drawn_from_a_folder_and_the_latest_is_the_last_by_name(tmp_pa
         Files(tmp_path / "nowhere", agent_of())
 
 
-def test_of_a_run_its_checkpoints_are_drawn_and_the_latest_is_not_the_best(tmp_path: Path) -> None:
+def test_checkpoints_of_a_run_are_drawn_latest_is_not_best(tmp_path: Path) -> None:
     for name in ("000000000100", "best"):
         agent_of().save(tmp_path / "checkpoints" / f"{name}.pt")
     (tmp_path / "resume.pt").write_bytes(b"all that a run needs to go on")

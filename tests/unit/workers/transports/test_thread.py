@@ -59,7 +59,7 @@ def test_threads_leave_the_owners_garbage_to_be_collected() -> None:
         ("Pendulum-v1", "rgb_array"),
     ],
 )
-def test_environments_that_draw_in_a_buffer_of_the_process_are_refused(env_id: str, render_mode: str | None) -> None:
+def test_environments_with_a_process_wide_buffer_are_refused(env_id: str, render_mode: str | None) -> None:
     """`pygame.gfxdraw.filled_polygon` of two threads at once gave wrong pictures, and freed memory twice."""
     remedy = 'pass backend="process" or "serial"' + (f", or leave out {render_mode=}" if render_mode else "")
     with pytest.raises(InvalidArgument, match=r"draws with pygame\.gfxdraw") as refusal:
@@ -67,7 +67,7 @@ def test_environments_that_draw_in_a_buffer_of_the_process_are_refused(env_id: s
     assert str(refusal.value).endswith(remedy)
 
 
-def test_other_drawing_runs_in_threads_and_gives_the_same_pictures() -> None:
+def test_other_drawing_gives_the_same_pictures_in_threads() -> None:
     with envfleet.make("CartPole-v1", 2, backend="thread") as fleet:  # draws polygons only with a render mode
         fleet.reset(seed=1)
 
