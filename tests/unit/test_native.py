@@ -88,7 +88,7 @@ def test_threads_end_and_arguments_are_released() -> None:
 
 
 @pytest.mark.parametrize(("turned", "inner"), [("neither", 300), ("left", 2000), ("right", 300), ("right", 1025)])
-def test_products_that_another_thread_helps_with_have_the_same_bits(turned: str, inner: int) -> None:
+def test_products_with_a_helping_thread_have_the_same_bits(turned: str, inner: int) -> None:
     rng = np.random.default_rng(inner)
     left, right = (rng.standard_normal(shape).astype(np.float32) for shape in ((250, inner), (inner, 130)))
     given, other = left.T.copy() if turned == "left" else left, right.T.copy() if turned == "right" else right
@@ -164,7 +164,7 @@ def run_file(path: Path, text: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_compiling_is_told_once_and_code_of_classes_that_are_gone_is_made_anew(tmp_path: Path) -> None:
+def test_compiling_is_announced_once_and_stale_code_is_rebuilt(tmp_path: Path) -> None:
     told = "envfleet: compiling updates of agents (once, then cached) ...\n"
     path = tmp_path / "own.py"
     assert run_file(path, USES_TWICE.format(name="First")) == ("8\n", told)
