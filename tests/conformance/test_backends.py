@@ -15,8 +15,8 @@ from tests.conftest import ADOPTED, BACKENDS, SERIAL, Backend
 from envfleet.testing import CASES, CHECKS, Case, ConformanceError, CountingEnv, check_backend
 from envfleet.testing.checks import Trial, check_rollout
 
-# One class applies the modes, whatever the backend; `transports/test_far.py` tests another. Five sub-environments over two
-# workers are an uneven split.
+# One class applies the modes, whatever the backend; `transports/test_far.py` tests another. Five sub-environments over
+# two workers are an uneven split.
 THOROUGH = [*((SERIAL, mode) for mode in AutoresetMode), (Backend("process", 2), AutoresetMode.NEXT_STEP)]
 FEW = [
     case
