@@ -20,7 +20,7 @@ from envfleet.agents.networks import is_vector
 from envfleet.agents.packing import Packing
 from envfleet.agents.randomness import Random, torch_seed
 from envfleet.errors import InvalidArgument
-from envfleet.native.compiling import is_available
+from envfleet.native import blas, compiling
 from envfleet.registry import AGENTS, resolve
 
 if TYPE_CHECKING:
@@ -47,12 +47,15 @@ class Agent(abc.ABC, Generic[Config]):
         device: Where its networks live: `"cpu"`, `"cuda"`, …
 
     Attributes:
+        compiled_methods: Names of the methods that compiled updates replace or rely on; a subclass that overrides one
+            of them learns by torch.
         packing: How observations are held and given to networks.
         num_transitions: Transitions it was given.
         num_updates: Gradient updates it made.
     """
 
     config_class: ClassVar[type[Any]]
+    compiled_methods: ClassVar[tuple[str, ...]] = ()
     _compiled: Any = None
 
     def __init__(
@@ -95,9 +98,12 @@ class Agent(abc.ABC, Generic[Config]):
     @classmethod
     def may_compile(cls, config: Any) -> bool:
         """Return whether updates with these hyperparameters are compiled on the CPU, if observations are vectors."""
-        if "_learn_compiled" not in vars(cls):  # what a child changes of its parent is not known to compiled code
+        original = next((parent for parent in cls.__mro__ if "_learn_compiled" in vars(parent)), None)
+        if original is None or any(getattr(cls, name) is not getattr(original, name) for name in cls.compiled_methods):
+            return False  # compiled code would ignore methods that a subclass overrides
+        if not config.compiled or config.network is not None or config.layer_norm:
             return False
-        return config.compiled and config.network is None and not config.layer_norm and is_available()
+        return compiling.is_available() and blas.is_available()
 
     @property
     def is_compiled(self) -> bool:

@@ -1,76 +1,55 @@
-"""Passes through networks of dense layers, their gradients and Adam, compiled by numba.
+"""Networks of dense layers compiled by numba: forward and backward passes, and Adam.
 
-In batches of 256 what surrounds the products of matrices takes longer in torch than the products. Here all parameters
-of a network lie in one buffer, and whole updates release the GIL. Functions take arrays of float32 in C order. Where
-numba is missing, agents use torch; nothing here may be called then.
+With batches of 256 rows, the overhead of torch's operations takes longer than the matrix products. Here all parameters
+of a network lie in one buffer, products are SciPy's BLAS by `np.dot`, and everything else is plain loops. Arrays are
+float32 in C order. Without numba, agents use torch, and no function of this module may be called.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.machine import whole_cores
 from envfleet.native.compiling import compile_function, compile_part, is_available
 
 if is_available():
     from envfleet.native import vectors
-    from envfleet.native.bits import WIDTH, go_back_by_bits
-    from envfleet.native.products import multiply
 
 F32 = NDArray[np.float32]
 
-_PART = 1024  # rows, whose way through a network stays in the cache
-
 LINEAR, RELU, TANH = range(3)
-"""What a layer does to its products."""
+"""Activations of a layer."""
 
 
 compiled = functools.partial(compile_function, files=(Path(__file__),))
-compiled_beside = functools.partial(compiled, releases_gil=True)
+compiled_without_gil = functools.partial(compiled, releases_gil=True)
 part = compile_part
-
-
-def is_large(rows: int, parameters: int) -> bool:
-    """Return whether passing so many rows through so many parameters takes long enough for a second core to help."""
-    return rows * parameters >= 15_000_000 and os.name == "posix" and whole_cores() > 1
-
-
-def call(function: Callable[..., Any], arguments: tuple[Any, ...], *, is_helped: bool) -> Any:
-    """Call a compiled function, on two cores if it should be helped."""
-    if not is_helped:
-        return function(*arguments)
-    from envfleet.native.thread import call_helped  # needs POSIX
-
-    return call_helped(function, *arguments)
 
 
 if is_available():
     _P, _Q = (tuple(np.float32(factor) for factor in factors) for factors in (vectors.TANH_P, vectors.TANH_Q))
-    _MOST = np.float32(vectors.TANH_MOST)
+    _MAX = np.float32(vectors.TANH_MOST)
 
 
 class AdamStep(NamedTuple):
-    """What a step of Adam reads and changes: one buffer each of what belongs to the parameters of some networks.
+    """Buffers and settings of one step of Adam.
 
     Attributes:
-        values: Parameters, `(P,)`.
-        gradients: `(P,)`.
-        means: Running means of gradients, `(P,)`.
-        squares: Of their squares, `(P,)`.
-        layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the weight (whose shape is
-            `(outputs, inputs)`), place of the bias, and `LINEAR`, `RELU` or `TANH`.
-        steps: How many there were, with this one.
-        rate: Of learning.
-        epsilon: Of Adam.
-        max_norm: Gradients that are longer, all taken together, are shortened to it; 0 for never.
+        values: Parameters of one or more networks, `(P,)`.
+        gradients: Gradients of the parameters, `(P,)`.
+        means: Running means of the gradients, `(P,)`.
+        squares: Running means of the squared gradients, `(P,)`.
+        layers: Layers of E networks, int64 `(E, L, 5)`: number of inputs, number of outputs, offset of the weight
+            (shape `(outputs, inputs)`) in the buffers, offset of the bias, and `LINEAR`, `RELU` or `TANH`.
+        steps: Number of steps including this one.
+        learning_rate: Learning rate of this step.
+        epsilon: Constant that Adam adds to the denominator.
+        max_norm: Maximum norm of the gradients, which are scaled down to it; 0 for no limit.
     """
 
     values: F32
@@ -79,27 +58,68 @@ class AdamStep(NamedTuple):
     squares: F32
     layers: NDArray[np.int64]
     steps: int
-    rate: float
+    learning_rate: float
     epsilon: float
     max_norm: float
 
 
 class Workspace(NamedTuple):
-    """Memory that updates write to.
+    """Memory for the intermediate results of updates.
 
     Attributes:
-        passes: What the layers of three passes give, `(3, rows * outputs of all layers)`.
-        slopes: Gradients on their way back, `(2, rows * widest layer)`.
+        passes: Outputs of all layers in three forward passes, `(3, rows * outputs of all layers)`.
+        gradients: Gradients of the outputs of two adjacent layers, `(2, rows * widest layer)`.
     """
 
     passes: F32
-    slopes: F32
+    gradients: F32
+
+
+# ---------------------------------------------------------------------- acting
+
+
+@compiled
+def act(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
+    """Return the outputs of a network, where the outputs of a row do not depend on the other rows.
+
+    BLAS adds the terms of a row in an order that depends on the number of rows. This pass takes one row at a time, so
+    an agent acts the same for one sub-environment as for a thousand.
+
+    Args:
+        values: Parameters, `(P,)`.
+        layers: Layers as in `AdamStep`, `(L, 5)`.
+        rows: Inputs, `(N, inputs)`.
+
+    Returns:
+        Outputs, `(N, outputs)`.
+    """
+    outputs = np.empty((len(rows), layers[-1, 1]), np.float32)
+    memory = np.empty((2, layers[:, 1].max()), np.float32)
+    for row in range(len(rows)):
+        inputs = rows[row]
+        for number in range(layers.shape[0]):
+            num_inputs, num_outputs, weight, bias, activation = layers[number]
+            weights = _matrix(values, weight, num_outputs, num_inputs)
+            results = memory[number % 2, :num_outputs]
+            for output in range(num_outputs):
+                total = np.float32(0)
+                for k in range(num_inputs):
+                    total += inputs[k] * weights[output, k]
+                results[output] = total
+            _activate(results.reshape(1, -1), values[bias : bias + num_outputs], activation)
+            inputs = results
+        for output in range(outputs.shape[1]):
+            outputs[row, output] = inputs[output]
+    return outputs
+
+
+# ---------------------------------------------------------------------- passes
 
 
 @part
-def matrix(buffer: F32, place: int, rows: int, columns: int) -> F32:
+def _matrix(buffer: F32, offset: int, rows: int, columns: int) -> F32:
     """Return a part of a buffer as a matrix."""
-    return buffer[place : place + rows * columns].reshape(rows, columns)
+    return buffer[offset : offset + rows * columns].reshape(rows, columns)
 
 
 @part
@@ -107,30 +127,39 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
     """Pass rows through a network.
 
     Args:
-        values: Parameters.
-        layers: `(L, 5)`, as in `AdamStep`.
-        rows: `(N, inputs)`.
-        results: Gets what the layers give, one after another.
+        values: Parameters, `(P,)`.
+        layers: Layers as in `AdamStep`, `(L, 5)`.
+        rows: Inputs, `(N, inputs)`.
+        results: Buffer for the outputs of all layers, one layer after another.
 
     Returns:
-        What the last one gives, `(N, outputs)`, a part of `results`.
+        Outputs of the last layer, `(N, outputs)`, a view of `results`.
     """
-    given, count, place = rows, rows.shape[0], 0
+    inputs, count, offset = rows, rows.shape[0], 0
     for number in range(layers.shape[0]):
-        inputs, outputs, weight, bias, activation = layers[number]
-        made = matrix(results, place, count, outputs)
-        place += count * outputs
-        biases = values[bias : bias + outputs]
-        multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
-        _finish(made, biases, activation)
-        given = made
-    return given
+        num_inputs, num_outputs, weight, bias, activation = layers[number]
+        outputs = _matrix(results, offset, count, num_outputs)
+        offset += count * num_outputs
+        np.dot(inputs, _matrix(values, weight, num_outputs, num_inputs).T, outputs)
+        _activate(outputs, values[bias : bias + num_outputs], activation)
+        inputs = outputs
+    return inputs
+
+
+@compiled_without_gil
+def outputs_of(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
+    """Return the outputs of a network, `(N, outputs)`; see `forward`."""
+    outputs, part_rows = np.empty((len(rows), layers[-1, 1]), np.float32), min(len(rows), 1024)  # stay in the cache
+    memory = np.empty(part_rows * layers[:, 1].sum(), np.float32)
+    for start in range(0, len(rows), 1024):
+        _copy_columns(forward(values, layers, rows[start : start + 1024], memory), outputs[start:], 0)
+    return outputs
 
 
 @part
 def tanh(value: np.float32) -> np.float32:
-    """Return the hyperbolic tangent to float rounding; loops over it are vectorised."""
-    value = _MOST if value > _MOST else -_MOST if value < -_MOST else value  # noqa: FURB136 (max drops NaN)
+    """Return the hyperbolic tangent, to 4e-7; loops over it are vectorized."""
+    value = _MAX if value > _MAX else -_MAX if value < -_MAX else value  # noqa: FURB136 (max drops NaN)
     square = value * value
     above = ((_P[3] * square + _P[2]) * square + _P[1]) * square + _P[0]
     below = (((_Q[4] * square + _Q[3]) * square + _Q[2]) * square + _Q[1]) * square + _Q[0]
@@ -138,134 +167,113 @@ def tanh(value: np.float32) -> np.float32:
 
 
 @part
-def _finish(products: F32, biases: F32, activation: int) -> None:
-    """Add a layer's biases to its products, and do to them what the layer does."""
-    for row in range(products.shape[0]):
-        for column in range(products.shape[1]):
-            products[row, column] += biases[column]
+def _activate(outputs: F32, biases: F32, activation: int) -> None:
+    """Add biases to the outputs of a layer and apply its activation, in place."""
+    for row in range(outputs.shape[0]):
+        for column in range(outputs.shape[1]):
+            outputs[row, column] += biases[column]
             if activation == RELU:
-                products[row, column] *= np.float32(products[row, column] > 0)  # is vectorised, a choice is not
+                outputs[row, column] *= np.float32(outputs[row, column] > 0)  # vectorized, unlike a branch
             elif activation == TANH:
-                products[row, column] = tanh(products[row, column])
+                outputs[row, column] = tanh(outputs[row, column])
 
 
 @part
-def _slope_back(slopes: F32, given: F32, activation: int) -> None:
-    """Multiply slopes by those of an activation, whose results are `given`."""
+def _differentiate(gradients: F32, outputs: F32, activation: int) -> None:
+    """Turn gradients of the outputs of a layer into those before its activation, in place."""
     if activation == RELU:
-        for place in range(slopes.size):
-            slopes[place] *= np.float32(given[place] > 0)
+        for place in range(gradients.size):
+            gradients[place] *= np.float32(outputs[place] > 0)
     elif activation == TANH:
-        for place in range(slopes.size):
-            slopes[place] *= np.float32(1) - given[place] * given[place]
-
-
-@compiled
-def outputs_of(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
-    """Return what a network gives, `(N, outputs)`; see `forward`."""
-    memory = np.empty(min(len(rows), _PART) * layers[:, 1].sum(), np.float32)
-    if len(rows) <= _PART:
-        return forward(values, layers, rows, memory)
-    outputs = np.empty((len(rows), layers[-1, 1]), np.float32)
-    for start in range(0, len(rows), _PART):
-        _copy_columns(forward(values, layers, rows[start : start + _PART], memory), outputs[start:], 0)
-    return outputs
+        for place in range(gradients.size):
+            gradients[place] *= np.float32(1) - outputs[place] * outputs[place]
 
 
 @part
 def backward(
-    values: F32, layers: NDArray[np.int64], rows: F32, work: Workspace, turn: int, slopes: F32, gradients: F32,
+    values: F32, layers: NDArray[np.int64], rows: F32, work: Workspace, turn: int, of_outputs: F32, gradients: F32,
     of_rows: F32,
 ) -> None:  # fmt: skip
-    """Go back through a network, after `forward`.
+    """Pass gradients back through a network, after `forward`.
 
     Args:
-        values: As in `forward`, and the next two.
-        layers: As above.
-        rows: As above.
-        work: Whose `passes[turn]` has what the layers gave.
-        turn: Of that pass.
-        slopes: Gradients of the outputs, `(N, outputs)`.
-        gradients: Gets those of the parameters, at their places; empty if they are not wanted.
-        of_rows: Gets those of the last columns of `rows`, `(N, columns)`; empty if they are not wanted.
+        values: Parameters, as in `forward`.
+        layers: Layers, as in `forward`.
+        rows: Inputs, as in `forward`.
+        work: Workspace whose `passes[turn]` has the outputs of all layers.
+        turn: Number of that forward pass.
+        of_outputs: Gradients of the outputs, `(N, outputs)`.
+        gradients: Buffer for the gradients of the parameters, at their offsets; empty if they are not needed.
+        of_rows: Buffer for the gradients of the last columns of `rows`, `(N, columns)`; empty if they are not needed.
     """
-    count, place, last, results = rows.shape[0], 0, layers.shape[0] - 1, work.passes[turn]
-    by_bits = last > 1 and layers[last, 1] == 1 and layers[last - 1, 4] == RELU and layers[last - 1, 0] >= WIDTH
-    below_one = last - 1 if by_bits else -1  # the last hidden layer
-    units, scales, factors = rows, slopes.ravel(), values
-    for number in range(last):
-        place += count * layers[number, 1]
-    for number in range(last, -1, -1):
-        inputs, outputs, weight, bias, _ = layers[number]
-        place -= count * inputs * (number > 0)
-        given = matrix(results, place, count, inputs) if number else rows
-        weights, before = matrix(values, weight, outputs, inputs), matrix(work.slopes[number % 2], 0, count, inputs)
-        of_weights = matrix(gradients, weight, outputs * (gradients.size > 0), inputs)  # empty if those are
-        of_biases = gradients[bias : bias + outputs]
-        if gradients.size and number != below_one:
-            multiply(slopes, given, of_weights, True, False)
-            _add_up(slopes, of_biases)
-        if number == below_one:
-            go_back_by_bits(units, scales, factors, given, weights, of_weights, of_biases, before)
-        elif number == below_one + 1 > 0:
-            units, factors = given, weights.ravel()
-            continue
-        elif number:
-            multiply(slopes, weights, before, False, False)
-        elif of_rows.size:
-            multiply(slopes, weights[:, inputs - of_rows.shape[1] :], of_rows, False, False)
+    count, offset, results = rows.shape[0], 0, work.passes[turn]
+    for number in range(layers.shape[0] - 1):
+        offset += count * layers[number, 1]
+    for number in range(layers.shape[0] - 1, -1, -1):
+        num_inputs, num_outputs, weight, bias, _ = layers[number]
+        offset -= count * num_inputs * (number > 0)
+        inputs = _matrix(results, offset, count, num_inputs) if number else rows
+        if gradients.size:
+            np.dot(of_outputs.T, inputs, _matrix(gradients, weight, num_outputs, num_inputs))
+            _sum_rows(of_outputs, gradients[bias : bias + num_outputs])
+        if number == 0 and of_rows.size == 0:
+            return
+        of_inputs = _matrix(work.gradients[number % 2], 0, count, num_inputs)
+        np.dot(of_outputs, _matrix(values, weight, num_outputs, num_inputs), of_inputs)
         if number:
-            _slope_back(before.ravel(), given.ravel(), layers[number - 1, 4])
-            slopes = before
+            _differentiate(of_inputs.ravel(), inputs.ravel(), layers[number - 1, 4])
+            of_outputs = of_inputs
+        else:
+            _copy_columns(of_inputs[:, num_inputs - of_rows.shape[1] :], of_rows, 0)
 
 
 @part
-def _add_up(rows: F32, sums: F32) -> None:
+def _sum_rows(rows: F32, sums: F32) -> None:
     sums.fill(0)
     for row in range(rows.shape[0]):
         for column in range(rows.shape[1]):
             sums[column] += rows[row, column]
 
 
+# ---------------------------------------------------------------------- steps
+
+
 @part
-def descend(learned: AdamStep) -> None:
+def take_step(step: AdamStep) -> None:
     """Take a step of Adam."""
-    values, gradients, means, squares, _, steps, rate, _, max_norm = learned
+    values, gradients, means, squares, _, steps, learning_rate, _, max_norm = step
     scale = np.float32(1)
     if max_norm > 0:
         total = np.float32(0)
         for number in range(gradients.size):
             total += gradients[number] * gradients[number]
         scale = np.float32(min(max_norm / (math.sqrt(total) + 1e-6), 1.0))
-    step = np.float32(rate / (1 - 0.9**steps))
-    spread = np.float32(1 / math.sqrt(1 - 0.999**steps))
+    rate = np.float32(learning_rate / (1 - 0.9**steps))
+    unbiased = np.float32(1 / math.sqrt(1 - 0.999**steps))
     tenth, kept, new = np.float32(0.1), np.float32(0.999), np.float32(0.001)
-    epsilon = np.float32(learned.epsilon)
+    epsilon = np.float32(step.epsilon)
     for number in range(values.size):
         gradient = gradients[number] * scale
         mean = means[number] + tenth * (gradient - means[number])
         square = kept * squares[number] + new * gradient * gradient
         means[number], squares[number] = mean, square
-        values[number] -= step * mean / (np.sqrt(square) * spread + epsilon)
+        values[number] -= rate * mean / (np.sqrt(square) * unbiased + epsilon)
 
 
 @part
 def follow(targets: F32, values: F32, tau: float) -> None:
-    """Move targets towards values, by a share of the way."""
+    """Move targets toward values by the share `tau`."""
     share = np.float32(tau)
     for number in range(targets.size):
         targets[number] += share * (values[number] - targets[number])
 
 
-@compiled
-def copy_of(values: F32) -> F32:
-    """Return a copy."""
-    return values.copy()
+# ---------------------------------------------------------------------- critics
 
 
 @part
 def join(observations: F32, actions: F32) -> F32:
-    """Return both side by side: what critics read."""
+    """Return the inputs of critics: observations and actions side by side."""
     count, first, size = observations.shape[0], observations.shape[1], actions.shape[1]
     inputs = np.empty((count, first + size), np.float32)
     _copy_columns(observations, inputs, 0)
@@ -274,37 +282,37 @@ def join(observations: F32, actions: F32) -> F32:
 
 
 @part
-def _copy_columns(columns: F32, to: F32, first: int) -> None:
-    """Copy columns to where the first of them belongs; to compile an assignment of numba's takes five seconds."""
-    for row in range(columns.shape[0]):
-        for column in range(columns.shape[1]):
-            to[row, first + column] = columns[row, column]
+def _copy_columns(source: F32, target: F32, first: int) -> None:
+    """Copy columns to those of the target from `first` on; numba compiles an assignment of slices for five seconds."""
+    for row in range(source.shape[0]):
+        for column in range(source.shape[1]):
+            target[row, first + column] = source[row, column]
 
 
 @part
-def judge(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) -> F32:
-    """Return the lesser of what two critics say, `(N,)`."""
+def min_values(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) -> F32:
+    """Return the smaller one of the values of two critics, `(N,)`."""
     first = forward(values, layers[0], inputs, work.passes[0]).copy()
     second = forward(values, layers[1], inputs, work.passes[0])
-    lesser = np.empty(len(inputs), np.float32)
+    smaller = np.empty(len(inputs), np.float32)
     for row in range(len(inputs)):
-        lesser[row] = min(first[row, 0], second[row, 0])
-    return lesser
+        smaller[row] = min(first[row, 0], second[row, 0])
+    return smaller
 
 
 @part
 def fit_critics(critics: AdamStep, inputs: F32, goals: F32, work: Workspace) -> tuple[float, float]:
-    """Move two critics towards goals, `(N,)`; return the mean square of what was missing, and their mean value."""
-    count, missing, value = len(inputs), 0.0, 0.0
-    slopes = np.empty((count, 1), np.float32)
+    """Fit two critics to goals, `(N,)`; return the mean squared error and the mean value."""
+    count, squares, total = len(inputs), 0.0, 0.0
+    of_values = np.empty((count, 1), np.float32)
     for number in range(2):
         layers = critics.layers[number]
-        found = forward(critics.values, layers, inputs, work.passes[0])
+        values = forward(critics.values, layers, inputs, work.passes[0])
         for row in range(count):
-            error = found[row, 0] - goals[row]
-            missing += error * error
-            value += found[row, 0]
-            slopes[row, 0] = error / count
-        backward(critics.values, layers, inputs, work, 0, slopes, critics.gradients, slopes[:0])
-    descend(critics)
-    return missing / (2 * count), value / (2 * count)
+            error = values[row, 0] - goals[row]
+            squares += error * error
+            total += values[row, 0]
+            of_values[row, 0] = error / count
+        backward(critics.values, layers, inputs, work, 0, of_values, critics.gradients, of_values[:0])
+    take_step(critics)
+    return squares / (2 * count), total / (2 * count)

@@ -56,6 +56,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     """
 
     config_class = DDDQNConfig
+    compiled_methods = (*OffPolicyAgent.compiled_methods, "value_losses")
 
     def _build(self) -> None:
         config, self._choices = self.config, choices_of(self.action_space)
@@ -80,7 +81,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         if self._compiled is None:
             indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
         else:
-            outputs = compiled.outputs_of(self._acts_by.values, self._layers[0][0], np.asarray(inputs))
+            outputs = compiled.act(self._acts_by.values, self._layers[0][0], np.asarray(inputs))
             indices = outputs[:, 1:].argmax(axis=1)  # column 0 is the value of the state
         if not deterministic:
             rng = self.random.numpy
@@ -136,7 +137,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return [(("loss", "value"), _learn, (batch, learned, self._target_parts.values, tau, self._work))]
 
 
-@compiled.compiled_beside
+@compiled.compiled_without_gil
 def _learn(sample: Batch, network: AdamStep, target: F32, tau: float, work: Workspace) -> tuple[float, float, F32]:
     """Make one update, and go a share `tau` of the way with the target; return loss, mean value and errors."""
     layers = network.layers[0]
@@ -165,7 +166,7 @@ def _learn(sample: Batch, network: AdamStep, target: F32, tau: float, work: Work
             slopes[row, column] = -slope / number
         slopes[row, taken] += slope
     compiled.backward(network.values, layers, sample.observations, work, 0, slopes, network.gradients, slopes[:0])
-    compiled.descend(network)
+    compiled.take_step(network)
     if tau:
         compiled.follow(target, network.values, tau)
     return loss / count, total / count, errors

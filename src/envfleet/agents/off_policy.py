@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, Future
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents import compiled
 from envfleet.agents.actions import Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32
@@ -25,9 +25,7 @@ from envfleet.agents.networks import Critics, RunningMoments, check_moments, net
 from envfleet.agents.randomness import ColouredNoise
 from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
-
-if TYPE_CHECKING:
-    from envfleet.native.thread import NativeThread
+from envfleet.native.blas import one_blas_thread
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
 
@@ -63,12 +61,16 @@ class OffPolicyAgent(Agent[Config]):
     - `encode_actions` returns actions as the replay buffer holds them.
     - `learn_batch` makes one gradient update from a batch; `network_inputs` turns its observations into rows.
 
-    A subclass that overrides one of them learns by torch, since compiled updates would ignore it.
+    A subclass of SAC, TD3 or DDDQN that overrides one of them or a loss learns by torch, since compiled updates would
+    ignore it.
 
     Attributes:
         replay: The buffer.
     """
 
+    compiled_methods: ClassVar[tuple[str, ...]] = (
+        "_build", "_act", "encode_actions", "learn_batch", "network_inputs",
+    )  # fmt: skip
     replay: ReplayBuffer
     _acting: nn.ParameterDict  # where updates are compiled: "actor" to act by, which stay as they are until `publish`
     _acts_by: Flat  # the same memory, or that of another agent whose weights this one shares
@@ -126,7 +128,6 @@ class OffPolicyAgent(Agent[Config]):
     def _act_by(self, learned: Adam, *layers: NDArray[np.int64]) -> Adam:
         """Act by a copy of parameters, which follows them in `publish`; updates go through networks of these layers."""
         self._layers, self._work = layers, workspace(self.config.batch_size, *layers)
-        self._is_large = compiled.is_large(self.config.batch_size, learned.values.size)
         self._acting = nn.ParameterDict({"actor": nn.Parameter(learned.tensor.clone(), requires_grad=False)})
         self._acts_by, self._memories["acting"] = Flat(self._acting.values()), self._acting
         return learned
@@ -145,7 +146,7 @@ class OffPolicyAgent(Agent[Config]):
     @property
     def can_learn_beside(self) -> bool:
         """Return whether it can `learn_beside`: updates are compiled, and no batch depends on earlier ones."""
-        return self.is_compiled and self.replay.priorities is None and os.name == "posix"
+        return self.is_compiled and self.replay.priorities is None
 
     def prepare(self, num_updates: int) -> Iterable[Any]:
         """Return the batches of so many updates, drawn as they are iterated over, and set the learning rate."""
@@ -187,33 +188,39 @@ class OffPolicyAgent(Agent[Config]):
 
     def _update_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
         figures = dict[str, float]()
-        for names, function, arguments in self._learn_compiled(batch, noises):
-            result = compiled.call(function, arguments, is_helped=self._is_large)
-            figures |= zip(names, result, strict=False)
+        with one_blas_thread():
+            for names, function, arguments in self._learn_compiled(batch, noises):
+                result = function(*arguments)
+                figures |= zip(names, result, strict=False)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, result[-1])
         return figures
 
-    def learn_beside(self, batches: Iterable[Any], thread: NativeThread) -> Callable[[], Learnt]:
-        """Make gradient updates in a thread of their own.
+    def learn_beside(self, batches: Iterable[Any], executor: Executor) -> Future[Learnt]:
+        """Make gradient updates in the only thread of an executor, after those that it was given before.
+
+        It waits until the thread has the GIL: otherwise the thread would get it only after the switch interval.
 
         Returns:
-            A function that waits for them and returns what `learn` would; to be called once.
+            The result of `learn`.
         """
-        parts = list[UpdatePart]()
+        parts, started = list[UpdatePart](), threading.Event()
         for batch in batches:
             parts += self._learn_compiled(*batch)
             self.num_updates += 1
         num_updates, values = self.num_updates, self._compiled.values  # type: ignore[union-attr]
-        thread.start([*((function, arguments) for _, function, arguments in parts), (compiled.copy_of, (values,))])
 
-        def finish() -> Learnt:
-            means, (*results, acting) = Means(), thread.results(helps=self._is_large)
-            for (names, *_), result in zip(parts, results, strict=True):
-                means.add(dict(zip(names, result, strict=False)))
-            return Learnt(means.result(), num_updates, acting)
+        def learn() -> Learnt:
+            started.set()
+            means = Means()
+            with one_blas_thread():
+                for names, function, arguments in parts:
+                    means.add(dict(zip(names, function(*arguments), strict=False)))
+            return Learnt(means.result(), num_updates, values.copy())
 
-        return finish
+        future = executor.submit(learn)
+        started.wait()
+        return future
 
     def publish(self, learnt: Learnt) -> dict[str, float]:
         """Act by what was learned from now on; return its figures."""
@@ -281,6 +288,7 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     It has an actor, of whose outputs for an action the tanh of the first ones is the best action, and two critics.
     """
 
+    compiled_methods = (*OffPolicyAgent.compiled_methods, "_choose", "critic_loss")
     _num_outputs = 1  # of the actor, for each element of an action
 
     def _build(self) -> None:

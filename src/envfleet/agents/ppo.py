@@ -24,6 +24,7 @@ from envfleet.agents.networks import ActorCritic, check_moments
 from envfleet.agents.slabs import Slab
 from envfleet.fleet.rollout import generalised_advantages
 from envfleet.kernels.rollouts.policies import MLP
+from envfleet.native.blas import one_blas_thread
 
 _PART = 1 << 16  # rows
 _FINITE_LOG_RATIO = 20.0  # what keeps its exponential, and a mean of many, finite
@@ -93,6 +94,7 @@ class PPO(SlabAgent[PPOConfig]):
     """
 
     config_class = PPOConfig
+    compiled_methods = ("_build", "_act", "update", "_learn_by_torch", "_descend_once")
     _compiled: NDArray[np.int64] | None  # layers of the actor and of the critic
 
     def _build(self) -> None:
@@ -115,7 +117,11 @@ class PPO(SlabAgent[PPOConfig]):
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         generator = None if deterministic else self.random.torch
-        return self._policy.draw(self._pass(self._network, 0, inputs), self._network.log_std, generator)
+        if self._compiled is None:
+            outputs = self._network(inputs)
+        else:
+            outputs = torch.from_numpy(compiled.act(self._optimiser.values, self._compiled[0], self._rows(inputs)))
+        return self._policy.draw(outputs, self._network.log_std, generator)
 
     def best_actions(self) -> nn.Module:
         """Return the likeliest action as a module."""
@@ -193,7 +199,9 @@ class PPO(SlabAgent[PPOConfig]):
         """Pass many rows through a network, or through that of this number among the compiled layers."""
         if self._compiled is None:  # a part at a time, so that layers do not fill the memory
             return torch.cat([network(part) for part in torch.split(inputs, _PART)])
-        return torch.from_numpy(compiled.outputs_of(self._optimiser.values, self._compiled[number], self._rows(inputs)))
+        with one_blas_thread():
+            outputs = compiled.outputs_of(self._optimiser.values, self._compiled[number], self._rows(inputs))
+        return torch.from_numpy(outputs)
 
     def _rows(self, inputs: Tensor) -> F32:
         """Return inputs as compiled code takes them."""
@@ -248,8 +256,8 @@ class PPO(SlabAgent[PPOConfig]):
         columns = Lessons(self._rows(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
         learned = self._optimiser.next_step(layers)
         arguments = (learned, columns, orders.numpy(), num_parts, self._settings, work)
-        is_helped = compiled.is_large(count // num_parts, learned.values.size)
-        made, sums = compiled.call(_learn_slab, arguments, is_helped=is_helped)
+        with one_blas_thread():
+            made, sums = _learn_slab(*arguments)
         self._optimiser.count += made - 1
         self.num_updates += made
         return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
@@ -263,7 +271,7 @@ class _Settings(NamedTuple):
     target_kl: float
 
 
-@compiled.compiled
+@compiled.compiled_without_gil
 def _learn_slab(
     learned: AdamStep, lessons: Lessons, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
 ) -> tuple[int, NDArray[np.float64]]:
@@ -308,7 +316,7 @@ def _fit(learned: AdamStep, batch: Lessons, settings: _Settings, work: Workspace
     else:
         slopes = _fit_normal(outputs, values[log_stds:], gradients[log_stds:], batch, settings, figures)
     compiled.backward(values, layers[0], batch.observations, work, 0, slopes, gradients, slopes[:0])
-    compiled.descend(learned)
+    compiled.take_step(learned)
 
 
 @compiled.part

@@ -67,6 +67,7 @@ class SAC(ContinuousAgent[SACConfig]):
     """Learns a distribution over continuous actions that earns much and stays as random as it can."""
 
     config_class = SACConfig
+    compiled_methods = (*ContinuousAgent.compiled_methods, "_propose")
     _num_outputs = 2  # see `moments`
     _num_noises = 2
 
@@ -147,7 +148,7 @@ class _Proposals(NamedTuple):
     spreads: F32
 
 
-@compiled.compiled_beside
+@compiled.compiled_without_gil
 def _learn(
     sample: Batch, noises: tuple[F32, F32], actor: AdamStep, critics: AdamStep, targets: F32, temperature: AdamStep,
     settings: _Settings, work: Workspace,
@@ -156,7 +157,7 @@ def _learn(
     outputs = compiled.forward(actor.values, actor.layers[0], sample.next_observations, work.passes[0])
     following = _propose(outputs, noises[0])
     inputs = compiled.join(sample.next_observations, following.actions)
-    goals = compiled.judge(targets, critics.layers, inputs, work)
+    goals = compiled.min_values(targets, critics.layers, inputs, work)
     for row in range(len(goals)):
         next_value = goals[row] - alpha * following.log_probs[row]
         goals[row] = sample.rewards[row] + sample.discounts[row] * next_value
@@ -164,9 +165,9 @@ def _learn(
     critic_loss, value = compiled.fit_critics(critics, inputs, goals, work)
 
     actor_loss, entropy = _fit_actor(sample.observations, noises[1], actor, critics, alpha, work)
-    compiled.descend(actor)
+    compiled.take_step(actor)
     temperature.gradients[0] = entropy - settings.entropy
-    compiled.descend(temperature)
+    compiled.take_step(temperature)
     compiled.follow(targets, critics.values, settings.tau)
     return critic_loss, actor_loss, alpha, entropy, value
 
@@ -209,7 +210,7 @@ def _fit_actor(
 
 @compiled.compiled
 def _act(values: F32, layers: NDArray[np.int64], rows: F32, noise: F32) -> F32:
-    return _propose(compiled.outputs_of(values, layers, rows), noise).actions
+    return _propose(compiled.act(values, layers, rows), noise).actions
 
 
 @compiled.part

@@ -58,7 +58,7 @@ class TD3(ContinuousAgent[TD3Config]):
         if self._compiled is None:
             units: F32 = torch.tanh(self._actor(inputs)).cpu().numpy()
         else:
-            units = np.tanh(compiled.outputs_of(self._acts_by.values, self._layers[0][0], np.asarray(inputs)))
+            units = np.tanh(compiled.act(self._acts_by.values, self._layers[0][0], np.asarray(inputs)))
         return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
 
     def learn_batch(self, batch: Batch) -> dict[str, Tensor]:
@@ -111,7 +111,7 @@ class _Settings(NamedTuple):
     penalty: float
 
 
-@compiled.compiled_beside
+@compiled.compiled_without_gil
 def _fit_critics(
     sample: Batch, noise: F32, critics: AdamStep, layers: NDArray[np.int64], target_actor: F32, target_critics: F32,
     settings: _Settings, work: Workspace,
@@ -123,14 +123,14 @@ def _fit_critics(
             shift = min(max(settings.noise * noise[row, column], -settings.noise_clip), settings.noise_clip)
             next_actions[row, column] = min(max(math.tanh(free[row, column]) + shift, -1.0), 1.0)
     inputs = compiled.join(sample.next_observations, next_actions)
-    goals = compiled.judge(target_critics, critics.layers, inputs, work)
+    goals = compiled.min_values(target_critics, critics.layers, inputs, work)
     for row in range(len(goals)):
         goals[row] = sample.rewards[row] + sample.discounts[row] * goals[row]
     inputs = compiled.join(sample.observations, sample.actions)
     return compiled.fit_critics(critics, inputs, goals, work)
 
 
-@compiled.compiled_beside
+@compiled.compiled_without_gil
 def _fit_actor(
     observations: F32, actor: AdamStep, critics: F32, critic: NDArray[np.int64], target_actor: F32, target_critics: F32,
     settings: _Settings, work: Workspace,
@@ -153,7 +153,7 @@ def _fit_actor(
             loss += weight * saturation * saturation
             slopes[row, column] = slopes[row, column] * (1 - action * action) + 2 * weight * saturation
     compiled.backward(actor.values, actor.layers[0], observations, work, 0, slopes, actor.gradients, slopes[:0])
-    compiled.descend(actor)
+    compiled.take_step(actor)
     compiled.follow(target_actor, actor.values, settings.tau)
     compiled.follow(target_critics, critics, settings.tau)
     return (loss,)

@@ -1,1 +1,1 @@
-"""Compiled code beside Python: how it is compiled, products of matrices, and a thread that runs it."""
+"""Tools on top of numba and LLVM: compiling and caching functions, vector code, and the threads of SciPy's BLAS."""

@@ -70,9 +70,7 @@ def compile_function(function: Function, files: Sequence[Path] = (), *, releases
     """
     if numba is None:
         return function
-    from envfleet.native.linking import Whole
-
-    compile_it = functools.partial(numba.njit, **_options(nogil=releases_gil, pipeline_class=Whole))
+    compile_it = functools.partial(numba.njit, **_options(nogil=releases_gil))
     try:
         made = compile_it(cache=True)(function)
         watch_files(made, [*_STAMPS, *(file.stat().st_mtime for file in files)])

@@ -45,39 +45,3 @@ def on_compile(tell: Callable[[Any], None]) -> None:
             pass
 
     event.register("numba:compile", _Listener())
-
-
-def find_code(function: Any, kinds: tuple[Any, ...]) -> tuple[int, Any]:
-    """Return the address of a function's machine code for arguments of these types, and the type of its result."""
-    found = function.overloads[kinds]
-    return found.library.get_pointer_to_function(found.fndesc.llvm_func_name), found.signature.return_type
-
-
-def keep(context: Any, builder: Any, kind: Any, value: Any) -> None:
-    """Generate code that keeps the arrays in a value until `release`."""
-    context.nrt.incref(builder, kind, value)
-
-
-def release(context: Any, builder: Any, kind: Any, value: Any) -> None:
-    """Generate code that releases the arrays in a value."""
-    context.nrt.decref(builder, kind, value)
-
-
-def call(context: Any, builder: Any, pointer: Any, kinds: tuple[Any, ...], values: Any, result: Any) -> tuple[Any, Any]:
-    """Generate a call of machine code.
-
-    Args:
-        context: Of the target.
-        builder: Of the code.
-        pointer: Address of what is called.
-        kinds: Types of its arguments.
-        values: The arguments.
-        result: Type of its result.
-
-    Returns:
-        Whether it failed, and its result.
-    """
-    convention = context.call_conv
-    function = builder.inttoptr(pointer, convention.get_function_type(result, kinds).as_pointer())
-    status, returned = convention.call_function(builder, function, result, kinds, values)
-    return status.is_error, returned

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from envfleet.agents import PPO, PPOConfig, Slab
 from envfleet.agents.actions import SquashedPolicy
-from envfleet.agents.compiled import F32, TANH, _finish
+from envfleet.agents.compiled import F32, TANH, _activate
 from envfleet.native.compiling import compile_function
 
 STEPS, ENVS = 16, 8
@@ -201,7 +201,7 @@ def test_what_cannot_be_compiled_is_learned_by_torch() -> None:
 
 @compile_function
 def finish(products: F32, biases: F32) -> None:
-    _finish(products, biases, TANH)
+    _activate(products, biases, TANH)
 
 
 def test_tanh_is_that_of_numpy() -> None:

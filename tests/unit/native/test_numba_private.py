@@ -12,11 +12,10 @@ import numba
 import pytest
 from numba.core import codegen, compiler, funcdesc, ir, types
 from numba.core.registry import cpu_target
-from numba.core.runtime.context import NRTContext
 from numba.np import arrayobj
 
 import envfleet
-from envfleet.native import thread
+from envfleet.agents import compiled
 from envfleet.native.machine_code import PartLibrary
 from envfleet.native.rules import Rules
 
@@ -48,11 +47,10 @@ _PRIVATE = [
     *((cpu_target.target_context, name) for name in ("call_conv.return_status_propagate", "cast")),
     *((cpu_target.typing_context, name) for name in ("refresh", "callstack", *_RULED)),
     *((types.Record, name) for name in ("has_titles", "typeof")),
-    *((thread._count, name) for name in ("_cache._cache_file._source_stamp", "overloads")),
+    *((compiled.act, name) for name in ("_cache._cache_file._source_stamp", "overloads")),
     *((compiler.CompileResult, name) for name in ("library", "fndesc", "signature")),
     (funcdesc.FunctionDescriptor, "llvm_func_name"),
-    *((NRTContext, name) for name in ("incref", "decref")),
-    *((type(cpu_target.target_context), name) for name in ("nrt", "get_value_type", "get_abi_sizeof")),
+    (type(cpu_target.target_context), "get_abi_sizeof"),
 ]
 
 

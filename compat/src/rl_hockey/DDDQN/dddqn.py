@@ -21,9 +21,6 @@ class DDDQN(agents.DDDQN):
         """Choose an action for every state; see `envfleet.agents.Agent.act_batch`."""
         return super().act_batch(states, deterministic, env_indices=env_indices)
 
-    def _learn_compiled(self, batch: Any, noises: Any) -> Any:  # only a class with its own is compiled
-        return super()._learn_compiled(batch, noises)
-
     @classmethod
     def _kind(cls) -> str:
         return "DDDQN"

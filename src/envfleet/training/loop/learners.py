@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,6 @@ from numpy.typing import NDArray
 from envfleet.agents import Agent, OffPolicyAgent, SlabAgent, SlabWriter, Transitions
 from envfleet.agents.off_policy import Learnt
 from envfleet.training.config import RunConfig
-
-if TYPE_CHECKING:
-    from envfleet.native.thread import NativeThread
 
 _ROUNDING = 1e-9  # so that ten times 0.1 is one update
 
@@ -85,12 +83,8 @@ class ReplayLearner:
 
     def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
         self._agent, self._schedule = agent, schedule
-        self._thread: NativeThread | None = None
-        if is_beside and agent.can_learn_beside:
-            from envfleet.native.thread import NativeThread  # needs numba
-
-            self._thread = NativeThread()
-        self._job: Callable[[], Learnt] | None = None
+        self._executor = ThreadPoolExecutor(1) if is_beside and agent.can_learn_beside else None
+        self._job: Future[Learnt] | None = None
         self.num_updates = agent.num_updates
 
     def learn(self) -> dict[str, float]:
@@ -102,11 +96,11 @@ class ReplayLearner:
         count = self._schedule.take() if self._agent.is_ready else 0
         if not count:
             return {}
-        if self._thread is None:
+        if self._executor is None:
             figures = self._agent.update(count)
             self.num_updates = self._agent.num_updates
             return figures
-        job = self._agent.learn_beside(self._agent.prepare(count), self._thread)  # before it runs out of work
+        job = self._agent.learn_beside(self._agent.prepare(count), self._executor)  # before it runs out of work
         figures = self.finish()
         self._job = job
         return figures
@@ -115,7 +109,7 @@ class ReplayLearner:
         """Wait for the thread, and act by what it learned; return its figures."""
         if self._job is None:
             return {}
-        learnt, self._job = self._job(), None
+        learnt, self._job = self._job.result(), None
         self.num_updates = learnt.num_updates
         return self._agent.publish(learnt)
 
@@ -141,8 +135,7 @@ class ReplayLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes, once the thread is done."""
-        learnt = None if self._job is None else self._job()  # until then the agent changes
-        self._hold(learnt)
+        learnt = None if self._job is None else self._job.result()  # until then the agent changes
         return {
             "agent": self._agent.state_dict("all"),
             "schedule": copy.copy(self._schedule),
@@ -154,16 +147,15 @@ class ReplayLearner:
         """Take over the state of another."""
         self._agent.load_state_dict(state["agent"])
         self._schedule, self.num_updates = state["schedule"], state["num_updates"]
-        self._hold(state["learnt"])
-
-    def _hold(self, learnt: Learnt | None) -> None:
-        """Keep what the thread led to until the agent acts by it."""
-        self._job = None if learnt is None else lambda: learnt
+        self._job = None
+        if state["learnt"] is not None:
+            self._job = Future()
+            self._job.set_result(state["learnt"])
 
     def close(self) -> None:
         """Wait for the thread, and end it."""
-        if self._thread is not None:
-            self._thread.close()
+        if self._executor is not None:
+            self._executor.shutdown()
 
 
 class SlabLearner:

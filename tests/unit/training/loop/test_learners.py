@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,8 @@ import pytest
 import torch
 from tests.unit.training.watching import Watcher
 
-from envfleet.agents.compiled import compiled_beside
+from envfleet.agents.compiled import compiled_without_gil
 from envfleet.errors import TrainingDiverged
-from envfleet.native import thread
 from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import parse_config
 from envfleet.training.events import Episodes, Learned
@@ -50,7 +50,7 @@ def trainer_of(agent: str, *observers: Any, **training: Any) -> Iterator[Trainer
         yield trainer
 
 
-@compiled_beside
+@compiled_without_gil
 def dawdle(count: int) -> tuple[float]:
     total = 0.0
     for number in range(count):
@@ -58,7 +58,7 @@ def dawdle(count: int) -> tuple[float]:
     return (total,)
 
 
-@compiled_beside
+@compiled_without_gil
 def fail(value: float) -> tuple[float]:
     if value > 0:
         raise MemoryError
@@ -139,7 +139,7 @@ def test_acting_follows_one_set_of_updates_later() -> None:
             before = agent.num_updates
             trainer.round()
             if agent.num_updates > before:
-                thread._await_made(learner._thread._control, learner._thread._control[thread._STARTED])
+                wait([learner._job])
                 acted.append(agent.act_batch(rows, deterministic=True))
         assert not np.array_equal(acted[0], acted[1])
         learned = agent.state_dict("weights")
@@ -157,5 +157,5 @@ def test_what_goes_wrong_in_the_thread_reaches_the_run() -> None:
     with trainer_of("SAC") as trainer:
         own = trainer.agent
         own._learn_compiled = lambda *lesson: [((), fail, (1.0,))]
-        with pytest.raises(MemoryError, match="ran out of memory"):
+        with pytest.raises(MemoryError):
             trainer.run()
