@@ -168,8 +168,8 @@ class RobustDDDQN(DDDQN):
 class Renamed(SAC):
     """A subclass that changes nothing of the updates."""
 
-    def act_batch(self, states: Any, deterministic: bool = False, **options: Any) -> Any:
-        return super().act_batch(states, deterministic, **options)
+    def act_batch(self, observations: Any, deterministic: bool = False, **options: Any) -> Any:
+        return super().act_batch(observations, deterministic, **options)
 
 
 def test_torch_learns_what_compiled_code_does_not_know() -> None:
