@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -170,18 +171,19 @@ class AdoptedEngine(Engine):
     def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
         """Return the last observations."""
         if final:
-            return self._observe_finals()
+            return self._observe_finals(range(self.traits.num_envs) if rows is None else rows.tolist())
         if rows is None:
             return deepcopy(self._observations)
         values, space = list(iterate(self._batched_space, self._observations)), self.traits.single_observation_space
         return concatenate(space, [values[row] for row in rows], create_empty_array(space, len(rows)))
 
-    def _observe_finals(self) -> Any:
-        layout, count = self._layout, self.traits.num_envs
+    def _observe_finals(self, rows: Sequence[int]) -> Any:
+        layout, count = self._layout, len(rows)
         arrays = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
-        for row, value in enumerate(() if self._finals is None else self._finals):
+        for place, row in enumerate(() if self._finals is None else rows):
+            value = self._finals[row]
             for array, leaf in zip(arrays, layout.apart(value) if value is not None else (), strict=False):
-                array[row] = leaf
+                array[place] = leaf
         return layout.batch(arrays, [[None] * count] * layout.num_objects)
 
     def state_after(self, error: BaseException) -> Lifecycle | None:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.agents.packing import Packing
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.outcomes import final_observations, find_resets
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,9 +51,8 @@ class Transitions:
 class TransitionWriter:
     """Turns consecutive steps of a fleet into transitions.
 
-    It remembers the last observation of every sub-environment and, in `NEXT_STEP`, which of them spend their next step
-    on a reset: such a step is no transition. It holds copies, so the fleet may be one with `copy=False`, and packs
-    observations of Dict and Tuple spaces as agents do.
+    It remembers the last observation of every sub-environment. It holds copies, so the fleet may be one with
+    `copy=False`, and packs observations of Dict and Tuple spaces as agents do.
 
     Args:
         fleet: Whose steps; other vector environments become one by `envfleet.adopt`.
@@ -71,7 +70,6 @@ class TransitionWriter:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self._pack = fleet, Packing(fleet.single_observation_space).pack
         self._last: NDArray[Any] | None = None
-        self._is_awaiting = np.zeros(fleet.num_envs, np.bool_)
 
     def reset(self, observations: Any, env_indices: Sequence[int] | NDArray[Any] | None = None) -> None:
         """Begin episodes: after `fleet.reset`, or after a reset of some.
@@ -90,7 +88,6 @@ class TransitionWriter:
                 )
             self._last = np.empty((num_envs, *firsts.shape[1:]), firsts.dtype)
         self._last[rows] = firsts
-        self._is_awaiting[rows] = False
 
     def step(  # what a step of a fleet returns, and what it was given
         self,
@@ -103,7 +100,9 @@ class TransitionWriter:
         *,
         env_indices: Sequence[int] | NDArray[Any] | None = None,
     ) -> Transitions:
-        """Take one step of the fleet, or of those sub-environments that `fleet.recv` returned, before the next one.
+        """Add the last step of the fleet, or of those sub-environments that `fleet.recv` returned.
+
+        In `NEXT_STEP` the step after the end of an episode only resets the row, which is no transition.
 
         Args:
             actions: What the fleet was given, `(rows, …)`.
@@ -122,27 +121,24 @@ class TransitionWriter:
         """
         if self._last is None:
             raise InvalidArgument("step() before the first reset(): pass the observations of fleet.reset() to reset()")
-        mode, arrived = self._fleet.autoreset_mode, self._pack(observations)
-        rows = self._rows(env_indices, len(arrived))
+        engine, packed = self._fleet.engine, self._pack(observations)
+        rows = self._rows(env_indices, len(packed))
         flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        ended, following = flags[0] | flags[1], np.array(arrived, self._last.dtype)
-        if mode is AutoresetMode.SAME_STEP and ended.any():
-            following[ended] = self._pack(self._fleet.final_observations)[rows[ended]]
-        given = (self._last[rows], np.array(actions), np.array(rewards, np.float64), *flags, following, rows)
-        was_awaiting = self._is_awaiting[rows]
-        self._last[rows] = arrived
-        self._is_awaiting[rows] = ended & (mode is AutoresetMode.NEXT_STEP)
-        return Transitions(*(column[~was_awaiting] for column in given) if was_awaiting.any() else given)
+        ended, following = np.flatnonzero(flags[0] | flags[1]), np.array(packed, self._last.dtype)
+        if len(ended):
+            following[ended] = self._pack(final_observations(engine, observations, ended, rows))
+        columns = (self._last[rows], np.array(actions), np.array(rewards, np.float64), *flags, following, rows)
+        self._last[rows] = packed
+        is_reset = find_resets(engine, rows)
+        return Transitions(*(column[~is_reset] for column in columns) if is_reset.any() else columns)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes: the last observations, and who awaits a reset."""
-        last = None if self._last is None else self._last.copy()
-        return {"last": last, "is_awaiting": self._is_awaiting.copy()}
+        """Return the last observations, for `load_state_dict`."""
+        return {"last": None if self._last is None else self._last.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another writer, whose fleet's state has been taken over as well."""
+        """Continue from the state of another writer; the fleet must continue from the state of its fleet as well."""
         self._last = None if state["last"] is None else as_array(state["last"])
-        self._is_awaiting = as_array(state["is_awaiting"])
 
     def _rows(self, env_indices: Sequence[int] | NDArray[Any] | None, count: int) -> NDArray[np.int64]:
         rows = np.arange(self._fleet.num_envs) if env_indices is None else np.array(env_indices, np.int64)

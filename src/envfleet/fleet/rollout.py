@@ -19,6 +19,8 @@ from envfleet.fleet.checks import check_whole
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.episodes import EndedEpisodes, Episodes
 from envfleet.fleet.layout import SpaceLayout
+from envfleet.fleet.nested import map_arrays
+from envfleet.fleet.outcomes import final_observations
 
 _NOT_STACKED = frozenset({"final_obs", "final_info", "episode"})
 
@@ -178,13 +180,6 @@ class Slabs(NamedTuple):
     is_reset: NDArray[np.bool_]
 
 
-def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to every array of a nested batch."""
-    if isinstance(value, dict):
-        return {key: map_arrays(part, function) for key, part in value.items()}
-    return tuple(map_arrays(part, function) for part in value) if isinstance(value, tuple) else function(value)
-
-
 def check_rollout(mode: AutoresetMode, num_steps: Any, seed: Any, out: Any) -> tuple[int, int | None]:
     """Check the arguments that every rollout has; returns the number of steps and the seed."""
     if mode is AutoresetMode.DISABLED:
@@ -235,9 +230,9 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
         found = episodes.described if episodes.on_step(rewards, np.stack((terminated, truncated))) else None
         if found is not None:
             if traits.autoreset_mode is AutoresetMode.SAME_STEP:
-                leaves = layouts[0].apart(engine.observe(final=True))
                 step_infos = step_infos.get("final_info", {})
-            ended.append((t, found, [np.asarray(leaf)[found.rows] for leaf in leaves], step_infos))
+            leaves = layouts[0].apart(final_observations(engine, observations, found.rows))
+            ended.append((t, found, [np.asarray(leaf) for leaf in leaves], step_infos))
     all_observations, all_actions = layouts[0].batch(slabs.observations), layouts[1].batch(slabs.actions)
     infos = {name: slab for name, slab in stacked.items() if slab is not None}
     told = _join_episodes(ended, layouts[0], infos, traits.reward_shape)

@@ -18,7 +18,8 @@ from envfleet.fleet.episodes import EpisodeStatus
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
-from envfleet.fleet.rollout import Rollout, check_rollout, map_arrays, step_rollout
+from envfleet.fleet.nested import map_arrays
+from envfleet.fleet.rollout import Rollout, check_rollout, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.kernels.batch import make_batch
 from envfleet.kernels.batch_base import BatchState

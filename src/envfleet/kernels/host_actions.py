@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.rollout import map_arrays
+from envfleet.fleet.nested import map_arrays
 from envfleet.kernels.kernel import ArraySpec, KernelSpec
 
 

@@ -28,6 +28,7 @@ from ray.rllib.utils.metrics import (
 
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.episodes import Episodes
+from envfleet.fleet.outcomes import final_observations, find_resets
 from envfleet.rllib.connectors import actions_for_env
 from envfleet.rllib.dense import fuse_dense_layers
 from envfleet.rllib.fleets import make_packed_fleet
@@ -192,14 +193,14 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             if self.config.normalize_actions or self.config.clip_actions:  # as in RLlib, which overwrites them then
                 actions = actions_for_env(outputs[Columns.ACTIONS], self.env.single_action_space, self.config)
         recorder.begin({Columns.OBS: self._seen, **outputs})
-        is_sample = ~self._episodes.ended & (quotas > 0)
         with self._times.measuring((ENV_STEP_TIMER,)):
             observations, rewards, terminated, truncated, _ = self.env.step(actions)
+        is_sample = ~find_resets(self.env.engine) & (quotas > 0)
         flags = {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: truncated}
         recorder.end(is_sample, {Columns.REWARDS: rewards.astype(np.float32), **flags})
         cut = np.flatnonzero(truncated & ~terminated)
         if len(cut) and self.env.autoreset_mode is AutoresetMode.SAME_STEP:
-            finals = tree.map_structure(lambda column: column[cut], self.env.final_observations)
+            finals = final_observations(self.env.engine, observations, cut)
             recorder.add_finals(cut, _to_numpy(self._to_module(finals, explore)[Columns.OBS]))
         self._see(observations, explore)
         return self._count(is_sample, rewards, np.stack((terminated, truncated)), quotas)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import envfleet
 from envfleet.errors import KernelError
 from envfleet.fleet.fleet import Fleet
-from envfleet.fleet.rollout import map_arrays
+from envfleet.fleet.nested import map_arrays
 from envfleet.kernels.kernel import Kernel, KernelSpec, find_kernel, read_kernel
 from envfleet.kernels.plain import PlainEnv, describe
 

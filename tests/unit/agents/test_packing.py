@@ -30,7 +30,7 @@ from envfleet.agents.networks import ImageEncoder, make_encoder
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.layout import SpaceLayout
-from envfleet.fleet.rollout import map_arrays
+from envfleet.fleet.nested import map_arrays
 
 ROBOT = spaces.Dict(
     camera=spaces.Box(0, 255, (10, 10, 3), np.uint8),

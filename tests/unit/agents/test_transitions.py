@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import types
 from typing import Any
 
 import gymnasium as gym
@@ -217,33 +216,33 @@ def test_n_steps_of_any_shape_go_on_from_their_state(shape: tuple[int, ...]) -> 
     assert all(np.array_equal(*pair) for pair in zip(columns_of(held), columns_of(others), strict=True))
 
 
-def a_fleet(mode: AutoresetMode) -> Any:
-    """What a writer reads of a fleet of 2."""
-    return types.SimpleNamespace(
-        num_envs=2, autoreset_mode=mode, single_observation_space=gym.spaces.Box(-9.0, 9.0, (1,), np.float64)
-    )
-
-
-def test_a_writer_goes_on_from_its_state() -> None:
-    first, second = (TransitionWriter(a_fleet(AutoresetMode.NEXT_STEP)) for _ in range(2))
-    no, yes = np.array([False, False]), np.array([True, False])
-    first.reset(np.zeros((2, 1)))
-    first.step(np.zeros(2), np.ones((2, 1)), np.zeros(2), yes, no, {})
-    second.load_state_dict(first.state_dict())
-    step = second.step(np.zeros(2), np.full((2, 1), 2.0), np.zeros(2), no, no, {})
+def test_a_writer_continues_from_its_state() -> None:
+    scripts: list[Script] = [[(1, "terminated")], [(4, "truncated")]]
+    envs = [functools.partial(Scripted, *pair) for pair in enumerate(scripts)]
+    with envfleet.make(envs, backend="serial", autoreset_mode="NEXT_STEP") as fleet:
+        first, second = TransitionWriter(fleet), TransitionWriter(fleet)
+        actions = np.zeros(2, np.int64)
+        first.reset(fleet.reset(seed=0)[0])
+        expected = first.step(actions, *fleet.step(actions))
+        second.load_state_dict(first.state_dict())
+        step = second.step(actions, *fleet.step(actions))
+    assert expected.ended.tolist() == [True, False]
     assert step.env_indices.tolist() == [1]
-    assert step.observations.tolist() == [[1.0]]
+    np.testing.assert_array_equal(step.observations, expected.next_observations[1:])
 
 
 def test_misuse_is_explained() -> None:
-    writer, no = TransitionWriter(a_fleet(AutoresetMode.SAME_STEP)), np.zeros(2, bool)
-    with pytest.raises(InvalidArgument, match="before the first reset"):
-        writer.step(no, np.zeros((2, 1)), no, no, no, {})
-    with pytest.raises(InvalidArgument, match="1 of 2 sub-environments"):
-        writer.reset(np.zeros((1, 1)), [0])
-    writer.reset(np.zeros((2, 1)))
-    with pytest.raises(InvalidArgument, match="3 rows of observations for 2"):
-        writer.step(no, np.zeros((3, 1)), no, no, no, {})
+    envs = [functools.partial(Scripted, number, [(1, "terminated")]) for number in range(2)]
+    no, rows = np.zeros(2, bool), np.zeros((3, 4), np.float32)
+    with envfleet.make(envs, backend="serial", autoreset_mode="SAME_STEP") as fleet:
+        writer = TransitionWriter(fleet)
+        with pytest.raises(InvalidArgument, match="before the first reset"):
+            writer.step(no, rows[:2], no, no, no, {})
+        with pytest.raises(InvalidArgument, match="1 of 2 sub-environments"):
+            writer.reset(rows[:1], [0])
+        writer.reset(rows[:2])
+        with pytest.raises(InvalidArgument, match="3 rows of observations for 2"):
+            writer.step(no, rows, no, no, no, {})
 
 
 def test_dict_observations_and_final_ones_are_packed() -> None:

@@ -16,6 +16,7 @@ from envfleet.agents.packing import Packing
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.outcomes import final_observations
 from envfleet.training.arena.shaping import RewardShaper, Shaping, find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.events import Results
@@ -216,15 +217,15 @@ class Arena:
 
     def recv(self) -> ArenaStep:
         """Wait for what comes of it; episodes that begin have their opponents then."""
-        observations, rewards, terminated, truncated, infos, _ = self.fleet.recv()
+        received, rewards, terminated, truncated, infos, _ = self.fleet.recv()
         self._watch.lap("wait")
-        observations = after = self._packing.pack(observations)
+        observations = after = self._packing.pack(received)
         rows = np.flatnonzero(terminated | truncated)
         winners = np.zeros(self.num_envs, np.int64)
         if len(rows):
             winners[rows] = column(infos, "winner", rows)
             after = np.array(observations)
-            after[rows] = self._packing.pack(self.fleet.final_observations)[rows]
+            after[rows] = self._packing.pack(final_observations(self.fleet.engine, received, rows))
         shaped = self._shape(rewards, winners, infos, rows, after)
         seats = self.seats[: self._num_learned]
         before: Any = slice(len(seats))
