@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from envfleet.errors import Failure, InvalidArgument
 from envfleet.fleet.engine import Batch, Call, Engine, Request, Reset, Rows, SetAttr, Step, StepResult, Traits
-from envfleet.fleet.episodes import Episodes, EpisodeStatus
+from envfleet.fleet.episodes import EndedEpisodes, EpisodeStats, EpisodeStatus
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.layout import SpaceLayout
@@ -71,7 +71,8 @@ class AdoptedEngine(Engine):
             has_stacks=False,
         )
         self._layout, self._action_layout = SpaceLayout(single), SpaceLayout(vector_env.single_action_space)
-        self._episodes = Episodes(num_envs, self._mode, describes=record_episodes)
+        self._episodes = EpisodeStats(num_envs, self._mode)
+        self._records_episodes = record_episodes
         self._episodes.shape_rewards(self.traits.reward_shape)
         self._observations: Any = None
         self._finals: Any = None
@@ -99,8 +100,8 @@ class AdoptedEngine(Engine):
         self._observations, self._finals = deepcopy((observations, infos.get("final_obs")))
         self._is_inside = False
         episodes = self._episodes
-        if episodes.on_step(rewards, flags) and episodes.described is not None:
-            infos.update(episodes.described.entries(self.traits.num_envs))
+        if episodes.on_step(rewards, flags) and self._records_episodes:
+            infos.update(episodes.ended_episodes().entries(self.traits.num_envs))
         return observations, rewards, flags[0], flags[1], infos
 
     def submit(self, request: Request) -> None:
@@ -193,8 +194,12 @@ class AdoptedEngine(Engine):
         return Lifecycle.TORN if is_inside or not isinstance(error, Exception) else None
 
     def episodes(self) -> EpisodeStatus:
-        """Return where every episode stands."""
+        """Return the present state of every episode."""
         return self._episodes.status()
+
+    def ended_episodes(self) -> EndedEpisodes:
+        """Return the episodes that ended in the last step."""
+        return self._episodes.ended_episodes()
 
     def look(self, *, stacks: bool = False) -> FleetStats:
         """Return statistics."""

@@ -22,7 +22,7 @@ from envfleet.errors import (
     StateUnsupported,
 )
 from envfleet.fleet.checks import Seeds
-from envfleet.fleet.episodes import EpisodeStatus
+from envfleet.fleet.episodes import EndedEpisodes, EpisodeStatus
 from envfleet.fleet.lifecycle import Lifecycle
 from envfleet.fleet.stats import FleetStats, Plan
 
@@ -207,7 +207,11 @@ class Engine(ABC):
 
     @abstractmethod
     def episodes(self) -> EpisodeStatus:
-        """Return where every episode stands, on the host."""
+        """Return the present state of every episode, on the host."""
+
+    @abstractmethod
+    def ended_episodes(self) -> EndedEpisodes:
+        """Return the episodes that ended in the last step, on the host; valid only if any did."""
 
     @abstractmethod
     def look(self, *, stacks: bool = False) -> FleetStats:

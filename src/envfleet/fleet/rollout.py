@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument, OutOfMemory
 from envfleet.fleet.checks import check_whole
 from envfleet.fleet.engine import Engine
-from envfleet.fleet.episodes import EndedEpisodes, Episodes
+from envfleet.fleet.episodes import EndedEpisodes
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.nested import map_arrays
 from envfleet.fleet.outcomes import final_observations
@@ -210,14 +210,14 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
         raise InvalidArgument("rollout of spaces without a fixed shape (Text, Sequence, Graph): call step() in a loop")
     slabs = _slabs(layouts, (count, traits.num_envs), traits.reward_shape, out)
     choose = _chooser(policy, layouts[1], count, traits.num_envs, seed)
-    episodes = Episodes(traits.num_envs, traits.autoreset_mode, describes=True)
-    episodes.resume(engine.episodes())
+    is_next_step = traits.autoreset_mode is AutoresetMode.NEXT_STEP
+    is_reset = engine.episodes().ended if is_next_step else np.zeros(traits.num_envs, np.bool_)
     for slab, leaf in zip(slabs.observations, layouts[0].apart(engine.observe()), strict=True):
         slab[0] = leaf
     ended: list[tuple[int, EndedEpisodes, list[NDArray[Any]], dict[str, Any]]] = []
     stacked: dict[str, Any] = {}
     for t in range(count):
-        slabs.is_reset[t] = episodes.ended
+        slabs.is_reset[t] = is_reset
         actions = choose(t, layouts[0].batch([slab[t] for slab in slabs.observations]))
         observations, rewards, terminated, truncated, step_infos = engine.step(actions)
         leaves = layouts[0].apart(observations)
@@ -227,8 +227,11 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
             slab[t] = leaf
         slabs.rewards[t], slabs.terminated[t], slabs.truncated[t] = rewards, terminated, truncated
         _stack_infos(stacked, step_infos, t, count)
-        found = episodes.described if episodes.on_step(rewards, np.stack((terminated, truncated))) else None
-        if found is not None:
+        has_ended = slabs.terminated[t] | slabs.truncated[t]
+        if is_next_step:
+            is_reset = has_ended
+        if has_ended.any():
+            found = engine.ended_episodes()
             if traits.autoreset_mode is AutoresetMode.SAME_STEP:
                 step_infos = step_infos.get("final_info", {})
             leaves = layouts[0].apart(final_observations(engine, observations, found.rows))

@@ -52,6 +52,7 @@ class CpuBatch(BatchBase):
         for name, value in spec.state.defaults.items():
             self.write(name, value)
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
+        self._ended_places: list[tuple[int, int]] = [(0, 0)]  # starts of slices of rows, and how many ended there
         self._finals = allocate(plan.finals, num_envs if self.is_same_step else 1)
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
         self.team = Team(num_envs, options.workers)
@@ -146,11 +147,12 @@ class CpuBatch(BatchBase):
             count = self.program.functions["step"](table, actions)
             if count < 0:
                 refuse_action(self.spec.action, actions, (self.num_envs,), -1 - count)
-            return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
+            self._ended_places = [(0, count)]
+            return arrays, self._gather(now) if count and self._gathers_ended else None
         self.take_actions(actions, (self.num_envs,))
         step_range = self.program.functions["step_range"]
-        places = self.team.run(lambda start, stop: step_range(table, actions, start, stop))
-        return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
+        self._ended_places = places = self.team.run(lambda start, stop: step_range(table, actions, start, stop))
+        return arrays, self._gather(now) if any(count for _, count in places) and self._gathers_ended else None
 
     def step_rows(
         self, rows: NDArray[np.int64], actions: Any, now: int
@@ -176,7 +178,8 @@ class CpuBatch(BatchBase):
         for run in np.split(ordered := np.sort(rows), np.flatnonzero(np.diff(ordered) > 1) + 1):
             start, stop = int(run[0]), int(run[-1]) + 1
             places.append((start, self.program.functions["step_range"](table, whole, start, stop)))
-        return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
+        self._ended_places = places
+        return arrays, self._gather(now) if any(count for _, count in places) and self._gathers_ended else None
 
     def take_actions(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
         """Check actions that are given, one for each of the leading dimensions.
@@ -196,10 +199,16 @@ class CpuBatch(BatchBase):
         table[NOW] = time.perf_counter_ns()
         return table
 
-    def _gather(self, places: list[tuple[int, int]], now: int) -> EndedRows:
-        """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
-        words = np.concatenate([self._ended[start : start + count] for start, count in places])  # which copies fast
-        episodes, rows = words.view(ENDED_DTYPE)[:, 0], words[:, 0]
+    def ended_records(self) -> NDArray[Any]:
+        """Return the episodes that ended in the last step, by ascending row."""
+        # Words are copied faster than records.
+        words = np.concatenate([self._ended[start : start + count] for start, count in self._ended_places])
+        return words.view(ENDED_DTYPE)[:, 0]
+
+    def _gather(self, now: int) -> EndedRows:
+        """Gather the episodes that ended, with their last outputs."""
+        episodes = self.ended_records()
+        rows = episodes["row"]
         return self._end(episodes, now, lambda name: self._finals[name][rows])
 
     # ------------------------------------------------------------------ what is kept

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument, KernelError
-from envfleet.kernels.buffers import BufferPlan
+from envfleet.fleet.episodes import EndedEpisodes
+from envfleet.kernels.buffers import ENDED_DTYPE, BufferPlan
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import check_params
@@ -59,6 +60,12 @@ class EndedRows(NamedTuple):
     now: int
     observations: NDArray[Any] | None
     infos: dict[str, NDArray[Any]]
+
+
+def to_episodes(records: NDArray[Any], now: int, num_envs: int) -> EndedEpisodes:
+    """Return records of `ENDED_DTYPE` as episodes that ended at the time `now`, in nanoseconds."""
+    rows, lengths, numbers, begun, returns = (records[name].copy() for name in ENDED_DTYPE.names or ())
+    return EndedEpisodes(rows, returns, lengths, (now - begun) // 1000 / 1e6, numbers * num_envs + rows)
 
 
 class BatchBase(abc.ABC):
@@ -139,6 +146,10 @@ class BatchBase(abc.ABC):
     def count_awaiting(self) -> int:
         """Return how many rows await a reset; waits for the device."""
         return int(np.count_nonzero(self.kept("awaiting")))
+
+    @abc.abstractmethod
+    def ended_records(self) -> NDArray[Any]:
+        """Return records of `ENDED_DTYPE`, on the host: episodes that ended in the last step, by ascending row."""
 
     def _end(self, episodes: NDArray[Any], now: int, last: Callable[[str], NDArray[Any]]) -> EndedRows:
         """Describe the episodes that ended in a step; `last` gives what `finals` of that name hold of them."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envfleet.errors import CallPending, Failure, InvalidArgument, KernelError, KernelIndexError, ResetNeeded
 from envfleet.fleet import engine as seam
 from envfleet.fleet.checks import check_choice
-from envfleet.fleet.episodes import EpisodeStatus
+from envfleet.fleet.episodes import EndedEpisodes, EpisodeStatus
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
@@ -22,7 +22,7 @@ from envfleet.fleet.nested import map_arrays
 from envfleet.fleet.rollout import Rollout, check_rollout, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.kernels.batch import make_batch
-from envfleet.kernels.batch_base import BatchState
+from envfleet.kernels.batch_base import BatchState, to_episodes
 from envfleet.kernels.infos import KernelInfos
 from envfleet.kernels.kernel import Kernel, KernelSpec, choose_kernel, read_kernel
 from envfleet.kernels.requests import convert_values, read_first_seed, read_limit, read_params, read_seeds
@@ -94,7 +94,8 @@ class KernelEngine(seam.Engine):
         self._observations: Any = None
         self._result: Any = None
         self._sent: seam.Batch | None = None
-        self._steps = self._step_ns = 0
+        self._steps = self._step_ns = self._stepped_ns = 0
+        self._stepped: seam.Rows | None = None  # rows of the last step; `None` for all
 
     @property
     def params(self) -> dict[str, NDArray[Any]]:
@@ -106,7 +107,8 @@ class KernelEngine(seam.Engine):
         batch = self._batch
         if self._is_disabled and batch.count_awaiting():
             refuse_ended(batch.kept("awaiting"))
-        start_ns = time.perf_counter_ns()
+        start_ns = self._stepped_ns = time.perf_counter_ns()
+        self._stepped = None
         arrays, ended = batch.step(actions, start_ns)
         self._steps += self._num_envs
         self._step_ns += time.perf_counter_ns() - start_ns
@@ -140,7 +142,8 @@ class KernelEngine(seam.Engine):
         batch, rows = self._batch, request.rows
         if self._is_disabled and batch.count_awaiting():
             refuse_ended(batch.kept("awaiting") != 0, rows)
-        start_ns = time.perf_counter_ns()
+        start_ns = self._stepped_ns = time.perf_counter_ns()
+        self._stepped = rows
         arrays, ended = batch.step_rows(rows, request.actions, start_ns)
         self._steps += len(rows)
         self._step_ns += time.perf_counter_ns() - start_ns
@@ -248,10 +251,20 @@ class KernelEngine(seam.Engine):
         return rollout
 
     def episodes(self) -> EpisodeStatus:
-        """Return where every episode stands."""
+        """Return the present state of every episode."""
         kept, counts = self._batch.kept, self._batch.kept("lives")["episodes"]
         ids = np.where(counts > 0, (counts - 1) * self._num_envs + np.arange(self._num_envs), -1)
         return EpisodeStatus(ids, kept("returns").copy(), kept("elapsed").copy(), kept("awaiting") != 0)
+
+    def ended_episodes(self) -> EndedEpisodes:
+        """Return the episodes that ended in the last step."""
+        found = to_episodes(self._batch.ended_records(), self._stepped_ns, self._num_envs)
+        if self._stepped is None:
+            return found
+        places = np.argsort(self._stepped)  # of the step's rows, by sub-environment
+        found = found._replace(rows=places[np.searchsorted(self._stepped, found.rows, sorter=places)])
+        order = np.argsort(found.rows)
+        return EndedEpisodes._make(column[order] for column in found)
 
     def count_ended(self) -> int:
         """Return how many episodes have ended and await a reset."""

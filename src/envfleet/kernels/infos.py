@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.fleet.episodes import EndedEpisodes
-from envfleet.kernels.batch_base import EndedRows
+from envfleet.kernels.batch_base import EndedRows, to_episodes
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.options import Options
 
@@ -42,13 +41,10 @@ class KernelInfos:
             infos[name], infos[f"_{name}"] = column, self._all
         if ended is None:
             return infos
-        episodes, rows = ended.episodes, ended.episodes["row"]
         if ended.observations is not None:
-            infos |= self._finals(rows, ended.observations, ended.infos)
+            infos |= self._finals(ended.episodes["row"], ended.observations, ended.infos)
         if self._records:
-            seconds = (ended.now - episodes["begun"]) // 1000 / 1e6
-            ids = episodes["episode"] * self._num_envs + rows
-            infos |= EndedEpisodes(rows, episodes["total"], episodes["length"], seconds, ids).entries(self._num_envs)
+            infos |= to_episodes(ended.episodes, ended.now, self._num_envs).entries(self._num_envs)
         return infos
 
     def _finals(self, rows: NDArray[np.int64], last: NDArray[Any], infos: Mapping[str, Any]) -> dict[str, Any]:

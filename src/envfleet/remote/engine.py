@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, CallTimeout, Failure, InvalidArgument, WireError
 from envfleet.fleet import engine as seam
-from envfleet.fleet.episodes import Episodes, EpisodeStatus
+from envfleet.fleet.episodes import EndedEpisodes, EpisodeStats, EpisodeStatus
 from envfleet.fleet.infos import scatter_infos, take_infos
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
@@ -102,7 +102,8 @@ class RemoteEngine(seam.Engine):
             has_stacks=False,
         )
         self._every = np.arange(num_envs)
-        self._episodes = Episodes(num_envs, self.traits.autoreset_mode, describes=record_episodes)
+        self._episodes = EpisodeStats(num_envs, self.traits.autoreset_mode)
+        self._records_episodes = record_episodes
         self._leaves, self._finals = (
             [np.zeros((num_envs, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves] for _ in range(2)
         )
@@ -382,8 +383,8 @@ class RemoteEngine(seam.Engine):
         ended = self._episodes.on_step(rewards, flags, which)
         for place in np.flatnonzero(infos.get("_final_obs", ())).tolist():
             self._write_final(int(index[place]), infos["final_obs"][place])
-        if ended and self._episodes.described is not None:
-            infos.update(self._episodes.described.entries(len(index)))
+        if ended and self._records_episodes:
+            infos.update(self._episodes.ended_episodes().entries(len(index)))
         observations = self.observe(which)
         self._steps += len(index)
         self._copy_s += time.perf_counter() - begun_s
@@ -397,8 +398,12 @@ class RemoteEngine(seam.Engine):
         return self._layout.batch([leaf.copy() if rows is None else leaf[rows] for leaf in leaves])
 
     def episodes(self) -> EpisodeStatus:
-        """Return where every episode stands."""
+        """Return the present state of every episode."""
         return self._episodes.status()
+
+    def ended_episodes(self) -> EndedEpisodes:
+        """Return the episodes that ended in the last step."""
+        return self._episodes.ended_episodes()
 
     def look(self, *, stacks: bool = False) -> RemoteStats:
         """Return statistics, with those of the network."""

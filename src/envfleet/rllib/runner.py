@@ -27,7 +27,6 @@ from ray.rllib.utils.metrics import (
 )
 
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.episodes import Episodes
 from envfleet.fleet.outcomes import final_observations, find_resets
 from envfleet.rllib.connectors import actions_for_env
 from envfleet.rllib.dense import fuse_dense_layers
@@ -158,8 +157,6 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         with self._times.measuring((ENV_RESET_TIMER,)):
             observations, _ = self.env.reset(seed=seed)
         self._needs_initial_reset = False
-        self._episodes = Episodes(self.num_envs, self.env.autoreset_mode, describes=True)
-        self._episodes.begin()
         self._see(observations, explore)
 
     def _see(self, observations: Any, explore: bool) -> None:
@@ -203,15 +200,11 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             finals = final_observations(self.env.engine, observations, cut)
             recorder.add_finals(cut, _to_numpy(self._to_module(finals, explore)[Columns.OBS]))
         self._see(observations, explore)
-        return self._count(is_sample, rewards, np.stack((terminated, truncated)), quotas)
+        return self._count(is_sample, quotas) if (terminated | truncated).any() else 0
 
-    def _count(
-        self, is_sample: NDArray[np.bool_], rewards: NDArray[Any], flags: NDArray[np.bool_], quotas: NDArray[np.int64]
-    ) -> int:
-        """Keep return and length of the episodes that ended in a step and are wanted; returns how many."""
-        ended = self._episodes.described if self._episodes.on_step(rewards, flags) else None
-        if ended is None:
-            return 0
+    def _count(self, is_sample: NDArray[np.bool_], quotas: NDArray[np.int64]) -> int:
+        """Keep return and length of the wanted episodes that ended in the last step; return their number."""
+        ended = self.env.engine.ended_episodes()
         wanted = is_sample[ended.rows]
         quotas[ended.rows] -= wanted
         columns = (column[wanted].tolist() for column in (ended.lengths, ended.returns, ended.seconds))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from envfleet import errors
 from envfleet.fleet import engine as seam
-from envfleet.fleet.episodes import Episodes, EpisodeStatus
+from envfleet.fleet.episodes import EndedEpisodes, EpisodeStats, EpisodeStatus
 from envfleet.fleet.infos import SparseInfos, batch_infos
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
@@ -85,7 +85,7 @@ class WorkersEngine(seam.Engine):
     def __init__(self, plans: Sequence[GroupPlan], plan: Plan, options: Options, transport: Transport) -> None:
         self._options, self.copy, self._mode = options, options.copy, options.autoreset_mode
         self._num_envs = num_envs = plans[-1].rows.stop
-        self._episodes = Episodes(num_envs, self._mode, describes=options.record_episodes)
+        self._episodes = EpisodeStats(num_envs, self._mode)
         # Not a method: a cycle of engine and crew would keep the arrays until a garbage collection.
         self._crew = Crew(plans, options, transport, functools.partial(_describe_rows, self._episodes))
         self._generation = self._steps = self._own_ns = 0
@@ -288,8 +288,8 @@ class WorkersEngine(seam.Engine):
             sparse = [(row, {name: info[name] for name in info if name != "final_info"}) for row, info in sparse]
         size = self._num_envs if rows is None else len(rows)
         infos = batch_infos(size, sparse, dense) if sparse or dense else {}
-        if ended is not None and self._episodes.described is not None:
-            infos.update(self._episodes.described.entries(size))
+        if ended is not None and self._options.record_episodes:
+            infos.update(self._episodes.ended_episodes().entries(size))
         return infos
 
     def _take_in(self, replies: Sequence[Reply]) -> None:
@@ -544,8 +544,12 @@ class WorkersEngine(seam.Engine):
     # ------------------------------------------------------------------------------------------------- the rest
 
     def episodes(self) -> EpisodeStatus:
-        """Return where every episode stands."""
+        """Return the present state of every episode."""
         return self._episodes.status()
+
+    def ended_episodes(self) -> EndedEpisodes:
+        """Return the episodes that ended in the last step."""
+        return self._episodes.ended_episodes()
 
     def state_after(self, error: BaseException) -> Lifecycle | None:
         """Return the state of the fleet after a request that raised `error`."""
@@ -619,7 +623,7 @@ class WorkersEngine(seam.Engine):
         return peeked is not None and peeked[2][-1] == os.getpid()
 
 
-def _describe_rows(episodes: Episodes, seeds: Sequence[int | None], rows: range) -> str:
+def _describe_rows(episodes: EpisodeStats, seeds: Sequence[int | None], rows: range) -> str:
     status = episodes.status()
     seeded = [f", last seeded with {seeds[row]}" if seeds[row] is not None else "" for row in rows]
     lines = [f"{row} {errors.after_steps(status.lengths[row])}{seed}" for row, seed in zip(rows, seeded, strict=True)]

@@ -14,7 +14,9 @@ from gymnasium.wrappers import RecordEpisodeStatistics as RecordOne
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given
 
-from envfleet.fleet.episodes import Episodes
+import envfleet
+from envfleet.fleet.episodes import EpisodeStats
+from envfleet.fleet.outcomes import find_resets
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 
@@ -49,14 +51,13 @@ def make(mode: AutoresetMode, env: Any = DiceEnv) -> Any:
     return KeepingOptions([env] * NUM_ENVS, autoreset_mode=mode)
 
 
-def entries(episodes: Episodes, size: int = NUM_ENVS) -> tuple[dict[str, Any], Any]:
+def entries(episodes: EpisodeStats, size: int = NUM_ENVS) -> tuple[dict[str, Any], Any]:
     """What the infos say of the episodes that ended in the last step in which some did."""
-    assert episodes.described is not None
-    found = episodes.described.entries(size)
+    found = episodes.ended_episodes().entries(size)
     return found["episode"], found["_episode"]
 
 
-def take(episodes: Episodes, rewards: Any, terminated: Any, truncated: Any, rows: Any = None) -> list[int] | None:
+def take(episodes: EpisodeStats, rewards: Any, terminated: Any, truncated: Any, rows: Any = None) -> list[int] | None:
     return episodes.on_step(rewards, np.stack([terminated, truncated]), rows)
 
 
@@ -64,7 +65,7 @@ def take(episodes: Episodes, rewards: Any, terminated: Any, truncated: Any, rows
 def test_returns_and_lengths_equal_gymnasium_s(mode):
     vector_env: Any = RecordEpisodeStatistics(make(mode))
     vector_env.reset(seed=3)
-    episodes = Episodes(NUM_ENVS, mode, describes=True)
+    episodes = EpisodeStats(NUM_ENVS, mode)
     episodes.begin()
     num_ended = 0
     for _ in range(300):
@@ -94,7 +95,7 @@ def test_same_step_equals_gymnasium_s_single_wrapper():
     # Not its vector wrapper: in this mode that one takes the first step of an episode for a reset, and drops it.
     vector_env = make(SAME_STEP, lambda: RecordOne(DiceEnv()))
     vector_env.reset(seed=3)
-    episodes = Episodes(NUM_ENVS, SAME_STEP, describes=True)
+    episodes = EpisodeStats(NUM_ENVS, SAME_STEP)
     episodes.begin()
     num_ended = 0
     for _ in range(300):
@@ -121,7 +122,7 @@ def test_gymnasium_s_vector_wrapper_agrees_where_it_is_right(mode):
     """Pins what the test above works around: should this fail, Gymnasium has been mended and both modes can be one."""
     vector_env: Any = RecordEpisodeStatistics(make(mode))
     vector_env.reset(seed=3)
-    episodes = Episodes(NUM_ENVS, mode, describes=True)
+    episodes = EpisodeStats(NUM_ENVS, mode)
     episodes.begin()
     ours, theirs = 0, 0
     for _ in range(100):
@@ -173,7 +174,7 @@ class Plain:
 @given(STEPS, st.data())
 def test_any_rows_in_any_order(mode, steps, data):
     """Asynchronous batches, whole steps and partial resets in any mixture, against a plain account."""
-    episodes, plain = Episodes(4, mode, describes=True), Plain(mode)
+    episodes, plain = EpisodeStats(4, mode), Plain(mode)
     episodes.begin()
     for i in range(4):
         plain.begin(i)
@@ -207,14 +208,14 @@ def test_any_rows_in_any_order(mode, steps, data):
 
 
 def test_before_the_first_reset_there_is_no_episode():
-    episodes = Episodes(2, NEXT_STEP)
+    episodes = EpisodeStats(2, NEXT_STEP)
     assert episodes.status().ids.tolist() == [-1, -1]
     assert not episodes.over
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
 def test_numbers_stay_until_the_next_episode_begins(mode):
-    episodes = Episodes(2, mode)
+    episodes = EpisodeStats(2, mode)
     episodes.begin()
     take(episodes, np.array([1.5, 2.0]), [True, False], [False, False])
     assert [part.tolist() for part in episodes.status()] == [[0, 1], [1.5, 2.0], [1, 1], [True, False]]
@@ -224,7 +225,7 @@ def test_numbers_stay_until_the_next_episode_begins(mode):
 def test_seconds_count_from_the_beginning_of_the_episode(mode, monkeypatch):
     now = 100.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    episodes = Episodes(2, mode, describes=True)
+    episodes = EpisodeStats(2, mode)
     episodes.begin()
     zeros, no, yes = np.zeros(2), np.zeros(2, bool), np.array([False, True])
     now = 101.23456789
@@ -239,35 +240,59 @@ def test_seconds_count_from_the_beginning_of_the_episode(mode, monkeypatch):
 
 
 def test_what_was_handed_out_does_not_change():
-    episodes = Episodes(2, SAME_STEP, describes=True)
+    episodes = EpisodeStats(2, SAME_STEP)
     episodes.begin()
     take(episodes, np.ones(2), [True, False], [False, False])
-    status, described = episodes.status(), episodes.described
+    status, ended = episodes.status(), episodes.ended_episodes()
     before = [array.copy() for array in status]
     for _ in range(3):
         take(episodes, np.ones(2), [True, True], [False, False])
     assert all(np.array_equal(*pair) for pair in zip(status, before, strict=True))
-    assert described is not None
-    assert described.returns.tolist() == [1.0]
+    assert ended.returns.tolist() == [1.0]
     for array in status:
         array[:] = 1
     assert episodes.status().ids.tolist() == [8, 7]
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_episodes_continue_under_another_wrapper_and_restore(mode):
-    first, second = Episodes(3, mode), Episodes(3, mode)
-    first.begin()
-    take(first, np.ones(3), [True, False, False], [False, False, False])
-    second.resume(first.status())
-    assert second.over == first.over
-    for rewards in ([1, 2, 3], [4, 5, 6]):
-        if mode is not DISABLED:
-            take(first, np.array(rewards), [False] * 3, [False] * 3)
-            take(second, np.array(rewards), [False] * 3, [False] * 3)
-        assert [part.tolist() for part in first.status()] == [part.tolist() for part in second.status()]
-    state, number = first.save(1), first.status().ids.max()
-    first.restore(2, state)
-    status = first.status()
+def test_a_restored_episode_has_a_number_of_its_own(mode):
+    episodes = EpisodeStats(3, mode)
+    episodes.begin()
+    take(episodes, np.ones(3), [True, False, False], [False, False, False])
+    take(episodes, np.ones(3), [False] * 3, [False] * 3)
+    state, number = episodes.save(1), episodes.status().ids.max()
+    episodes.restore(2, state)
+    status = episodes.status()
     assert (status.returns[2], status.lengths[2], status.ended[2]) == state
-    assert status.ids[2] > number  # its own
+    assert status.ids[2] > number
+
+
+@pytest.mark.parametrize("options", [{"backend": "serial"}, {"backend": "kernel"}, {"backend": "kernel", "workers": 2}])
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_engines_give_the_episodes_that_ended(options: dict[str, Any], mode: AutoresetMode) -> None:
+    """Of whole and partial steps, without `record_episodes`, against sums over the steps."""
+    kwargs: dict[str, Any] = {"autoreset_mode": mode, "final_infos": False, "max_episode_steps": 12, **options}
+    totals, counts, num_ended = np.zeros(4), np.zeros(4, np.int64), 0
+    with envfleet.make("envfleet/CartPole-v1", 4, **kwargs) as fleet:
+        fleet.reset(seed=0)
+        for step in range(60):
+            rows = np.arange(4) if step % 3 else np.array([2, 0, 3])
+            if step % 3:
+                _, rewards, terminated, truncated, _ = fleet.step(np.ones(4, np.int64))
+            else:
+                fleet.send(np.ones(3, np.int64), rows)
+                _, rewards, terminated, truncated, _, _ = fleet.recv(env_indices=rows)
+            totals[rows] += rewards
+            counts[rows] += ~find_resets(fleet.engine, rows)
+            places = np.flatnonzero(terminated | truncated)
+            if not len(places):
+                continue
+            ended, which = fleet.engine.ended_episodes(), rows[places]
+            num_ended += len(places)
+            assert ended.rows.tolist() == places.tolist()
+            assert ended.returns.tolist() == totals[which].tolist()
+            assert ended.lengths.tolist() == counts[which].tolist()
+            assert (ended.ids % 4).tolist() == which.tolist()
+            assert (ended.seconds >= 0).all()
+            totals[which], counts[which] = 0.0, 0
+    assert num_ended > 10

@@ -254,6 +254,10 @@ class CudaBatch(BatchBase):
         episodes: NDArray[Any] = out.array("ended")[:count].numpy()
         return episodes[np.argsort(episodes["row"])]
 
+    def ended_records(self) -> NDArray[Any]:
+        """Return the episodes that ended in the last step, by ascending row; waits for the device."""
+        return self.ended(self._last.place)
+
     def _gather(self, out: Piece, now: int) -> EndedRows | None:
         """Copy what a step leaves of ended episodes to the host."""
         episodes = self.ended(out)

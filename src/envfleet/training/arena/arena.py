@@ -138,7 +138,7 @@ class Arena:
         self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed)
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
-        self._sums = np.zeros((3, self.num_envs))  # returns, shaped returns and lengths of the running episodes
+        self._shaped_returns = np.zeros(self.num_envs)  # of the running episodes
         self._observations = self._seen = np.zeros(0)  # as the fleet returned them, and of the learner's seats
         self._given = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
         self._every = np.arange(self.num_envs)
@@ -178,7 +178,7 @@ class Arena:
         self._seat_players()
         self._observations = self._packing.pack(self.fleet.reset(seed=seed)[0])
         self._shaper.begin_episodes(self._every)
-        self._sums[:] = 0.0
+        self._shaped_returns[:] = 0.0
         return self._look()
 
     def _look(self) -> NDArray[Any]:
@@ -237,8 +237,7 @@ class Arena:
         ends = terminated[envs], truncated[envs]
         transitions = Transitions(self._seen[before], self._given[before], shaped[seats], *ends, seen, seats)
         self._observations = observations
-        self._sums[:2] += rewards, shaped[: self.num_envs]
-        self._sums[2] += 1
+        self._shaped_returns += shaped[: self.num_envs]
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
         return ArenaStep(self._look(), transitions, failed, results)
 
@@ -267,15 +266,15 @@ class Arena:
         self, rows: NDArray[np.int64], winners: NDArray[np.int64], truncated: NDArray[np.bool_], infos: dict[str, Any]
     ) -> Results:
         """Return what episodes came to, one for each of `rows`, and begin the next ones there."""
-        returns, shaped, lengths = self._sums[:, rows]
-        self._sums[:, rows] = 0.0
+        episodes, shaped_returns = self.fleet.engine.ended_episodes(), self._shaped_returns[rows]
+        self._shaped_returns[rows] = 0.0
         nothing, names = ("",) * len(rows), () if self.game is None else self.game.modes
         has_modes = bool(names) and "mode" in infos.get("final_info", {})  # else all of them ended by failures
         results = Results(
             env_indices=rows,
-            returns=returns,
-            shaped_returns=shaped,
-            lengths=lengths.astype(np.int64),
+            returns=episodes.returns,
+            shaped_returns=shaped_returns,
+            lengths=episodes.lengths,
             winners=winners,
             truncated=truncated,
             modes=tuple(names[mode] for mode in column(infos, "mode", rows).tolist()) if has_modes else nothing,
@@ -305,7 +304,7 @@ class Arena:
             "fleet": state,
             "opponents": self._opponents.state_dict(),
             "shaper": copy.deepcopy(self._shaper),
-            "sums": self._sums.copy(),
+            "shaped_returns": self._shaped_returns.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> NDArray[Any]:
@@ -319,7 +318,7 @@ class Arena:
         self._shaper = state["shaper"]
         if state["fleet"] is None:
             return self.reset()
-        self._sums[:] = state["sums"]
+        self._shaped_returns[:] = state["shaped_returns"]
         self._seat_players()
         self._observations = self._packing.pack(self.fleet.set_state(state["fleet"]))
         return self._look()
