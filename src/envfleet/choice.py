@@ -13,6 +13,7 @@ from envfleet.errors import EnvfleetError, InvalidArgument, SubEnvError
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
+from envfleet.natives import Native, find_native
 from envfleet.options import Options
 from envfleet.registry import BACKENDS, COMMON, resolve
 from envfleet.sources import Blueprint, names_kernel
@@ -66,6 +67,10 @@ def choose_engine(blueprint: Blueprint) -> Engine:
     given = blueprint.options.given().keys() - COMMON
     if names_kernel(blueprint.source) and not given - BACKENDS["kernel"].options - {"max_restarts", "start_timeout_s"}:
         return build_engine(blueprint, "kernel", "auto: it is a kernel")
+    native = find_native(blueprint)
+    has_twin = isinstance(native, Native) and native.is_equal
+    if has_twin and not given - BACKENDS["native"].options - {"max_restarts", "start_timeout_s"}:
+        return build_engine(blueprint, "native", f"auto: {native}")
     refuse_meaningless(blueprint.options, "process")
     needs = given & (BACKENDS["process"].options - BACKENDS["thread"].options)
     if needs:

@@ -78,6 +78,13 @@ BACKENDS: dict[str, Backend] = {
             "it is one of the kernels, or you write it as one",
             frozenset({"device", "stream", "workers", "debug"}),
         ),
+        Backend(
+            "native",
+            "envfleet.natives:build_native",
+            "in compiled code: MuJoCo's thread pool, a kernel, or a package's own vector environment",
+            "it is a MuJoCo task of Gymnasium or your own, or has another native twin",
+            frozenset({"device", "stream", "workers", "debug", "on_failure"}),
+        ),
     )
 }
 
@@ -183,6 +190,13 @@ ENVIRONMENTS: dict[str, Environment] = {
 }
 
 _DEFAULT = Environment("", "")
+
+_OF_GYMNASIUM = "gymnasium.envs.mujoco."
+_OF_ENVFLEET = "envfleet.envs.mujoco."
+TASKS: dict[str, str] = {
+    f"{_OF_GYMNASIUM}half_cheetah_v5:HalfCheetahEnv": f"{_OF_ENVFLEET}half_cheetah:HalfCheetah",
+}
+"""MuJoCo tasks that equal an environment in every bit, by the entry point of that environment."""
 
 GAMES: dict[str, str] = {"hockey": f"{_HOCKEY}.entry:HockeyGame"}
 """Games for two by the name that configurations and commands have for them; the first is the default.

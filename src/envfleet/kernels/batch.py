@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compile_kernel
 from envfleet.kernels.threads import Team
 from envfleet.options import Options
+
+if TYPE_CHECKING:
+    from envfleet.native.machine_code import MachineCode
 
 
 class CpuBatch(BatchBase):
@@ -62,14 +65,14 @@ class CpuBatch(BatchBase):
 
     def _build(self) -> None:
         """Choose the compiled code for the present parameters, and make the tables for it."""
-        plan, spec = self.plan, self.spec
+        plan = self.plan
         has_own_params = self._needs_own_params()
         held_params = allocate(plan.params.buffers, self.num_envs if has_own_params else 1)
         self._fill(held_params, self._params)
-        program = compile_kernel(spec, has_own_params, debug=self._debug)
+        program = self._compile(has_own_params)
         held = self._kept | held_params | {"ended": self._ended} | self._finals
         addresses = (held[one.name].ctypes.data if one.name in held else 0 for one in plan.all)
-        table = np.array([self.num_envs, self._limit, self._mode, 0, *addresses], np.int64)
+        table = np.array([self.num_envs, self._limit, self._mode, 0, *addresses, *self._extras()], np.int64)
         first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
         forms = [((self.num_envs, *out.shape), out.dtype) for out in plan.outputs]
 
@@ -82,6 +85,13 @@ class CpuBatch(BatchBase):
         pool = OutputPool(make_set, copy=self._copy)
         # All at once, as code and tables belong to these parameters, which whatever interrupts this must not free.
         self._has_own_params, self._held_params, self.program, self._pool = has_own_params, held_params, program, pool
+
+    def _compile(self, has_own_params: bool) -> MachineCode:
+        return compile_kernel(self.spec, has_own_params, debug=self._debug)
+
+    def _extras(self) -> Sequence[int]:
+        """Return what the table of addresses has besides buffers."""
+        return ()
 
     def _write_params(self, names: Iterable[str]) -> None:
         self._fill(self._held_params, names)
@@ -133,14 +143,7 @@ class CpuBatch(BatchBase):
         Raises:
             InvalidArgument: Actions of another shape or type, or one that is not in the action space.
         """
-        if not (
-            type(actions) is np.ndarray
-            and actions.dtype == self._action_dtype
-            and actions.shape == self._action_shape
-            and (flags := actions.flags).c_contiguous
-            and flags.aligned
-        ):
-            actions = convert_actions(self.spec, actions, (self.num_envs,))
+        actions = self._convert(actions)
         table, arrays = self._pool.take()
         table[NOW] = now
         if self.team.counts[1] == 1:
@@ -153,6 +156,18 @@ class CpuBatch(BatchBase):
         step_range = self.program.functions["step_range"]
         self._ended_places = places = self.team.run(lambda start, stop: step_range(table, actions, start, stop))
         return arrays, self._gather(now) if any(count for _, count in places) and self._gathers_ended else None
+
+    def _convert(self, actions: Any) -> NDArray[Any]:
+        """Return actions of all rows as compiled code takes them; whether they are in the space is not checked."""
+        if (
+            type(actions) is np.ndarray
+            and actions.dtype == self._action_dtype
+            and actions.shape == self._action_shape
+            and (flags := actions.flags).c_contiguous
+            and flags.aligned
+        ):
+            return actions
+        return convert_actions(self.spec, actions, (self.num_envs,))
 
     def step_rows(
         self, rows: NDArray[np.int64], actions: Any, now: int

@@ -22,7 +22,7 @@ from envfleet.fleet.nested import map_arrays
 from envfleet.fleet.rollout import Rollout, check_rollout, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.kernels.batch import make_batch
-from envfleet.kernels.batch_base import BatchState, to_episodes
+from envfleet.kernels.batch_base import BatchBase, BatchState, to_episodes
 from envfleet.kernels.infos import KernelInfos
 from envfleet.kernels.kernel import Kernel, KernelSpec, choose_kernel, read_kernel
 from envfleet.kernels.requests import convert_values, read_first_seed, read_limit, read_params, read_seeds
@@ -66,7 +66,7 @@ class KernelEngine(seam.Engine):
         self._kernel, self._num_envs, self.copy = spec, num_envs, options.copy
         self._unpack, self._has_parts = spec.observation.unpack, bool(spec.observation.parts)
         self._first_seed = read_first_seed(options.seed, num_envs)
-        self._batch: Any = make_batch(spec, num_envs, options, params, read_limit(max_episode_steps))
+        self._batch: Any = self._make_batch(spec, num_envs, options, params, read_limit(max_episode_steps))
         threads = self._batch.num_threads
         checks = " that checks indices" if options.debug else ""
         spans = [num_envs * (k + 1) // threads - num_envs * k // threads for k in range(threads)]
@@ -96,6 +96,11 @@ class KernelEngine(seam.Engine):
         self._sent: seam.Batch | None = None
         self._steps = self._step_ns = self._stepped_ns = 0
         self._stepped: seam.Rows | None = None  # rows of the last step; `None` for all
+
+    def _make_batch(
+        self, spec: Any, num_envs: int, options: Options, params: dict[str, Any], limit: int | None
+    ) -> BatchBase:
+        return make_batch(spec, num_envs, options, params, limit)
 
     @property
     def params(self) -> dict[str, NDArray[Any]]:

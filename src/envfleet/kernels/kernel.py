@@ -187,6 +187,11 @@ class KernelSpec:
     def __hash__(self) -> int:
         return hash(self.kernel)
 
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """Functions that are compiled."""
+        return self.reset, self.step, self.observe
+
 
 def find_kernel(target: type[Kernel] | str) -> type[Kernel]:
     """Return the kernel that `"module:Name"` names; a kernel is returned as it is.
@@ -315,7 +320,19 @@ def _read_space(kernel: type[Kernel], name: str) -> ArraySpec:
     space = getattr(kernel, name, None)
     if space is None:
         raise KernelError(f"{kernel.__name__} has no {name}: write `{name} = spaces.Box(...)` in its body")
-    where = f"{kernel.__name__}.{name}"
+    return read_space(space, f"{kernel.__name__}.{name}")
+
+
+def read_space(space: gym.Space[Any], where: str) -> ArraySpec:
+    """Return the array form of a space.
+
+    Args:
+        space: Of one observation or action.
+        where: Name of the space, with which errors begin.
+
+    Raises:
+        KernelError: Compiled code cannot read or write its elements.
+    """
     if not isinstance(space, (spaces.Dict, spaces.Tuple)) or len(space) == 0:
         return _read_array(space, where)
     given = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)

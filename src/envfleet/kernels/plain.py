@@ -18,7 +18,10 @@ from envfleet.native.explaining import READ_ONLY, describe_line
 from envfleet.native.fields import OF_ARRAY, Fields, describe_loss
 
 _REHEARSED_STEPS = 3
-_OF_OTHERS = tuple(str(Path(file).parent) for file in (__file__, explaining.__file__, np.__file__, gymnasium.__file__))
+_PHYSICS = Path(__file__).parents[1] / "physics" / "plain.py"
+_OF_OTHERS = tuple(
+    str(Path(file).parent) for file in (__file__, _PHYSICS, explaining.__file__, np.__file__, gymnasium.__file__)
+)
 EXPECTED_RESULTS = (
     "expected two values on every way through it, `return reward, terminated`, or three on every way, `return reward, "
     "terminated, truncated`"
@@ -117,11 +120,20 @@ class PlainEnv:
         self.rng = np.random.Generator(np.random.PCG64())
         self.num_results: int | None = None
 
+    def _reset(self) -> Any:
+        return self.spec.reset(self.state, self.rng, self.params)
+
+    def _step(self, action: Any) -> Any:
+        return self.spec.step(self.state, action, self.rng, self.params)
+
+    def _observe(self, state: PlainRecord, out: Any) -> Any:
+        return self.spec.observe(state, out)
+
     def reset(self, seed: int | None = None) -> Any:
         """Begin an episode, seeded as Gymnasium seeds, or going on with the same generator; returns the observation."""
         if seed is not None:
             self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-        result = self.spec.reset(self.state, self.rng, self.params)
+        result = self._reset()
         _expect_nothing(self.spec, "reset", result, "it writes the fields of `state`")
         return self.observe()
 
@@ -137,8 +149,8 @@ class PlainEnv:
         Raises:
             KernelError: The kernel returned something else.
         """
-        action = _plain_action(self.spec.action, action)
-        result = self.spec.step(self.state, action, self.rng, self.params)
+        action = plain_action(self.spec.action, action)
+        result = self._step(action)
         if not isinstance(result, tuple) or len(result) not in (2, 3):
             raise KernelError(f"{self.spec.name}.step returned {result!r}, {EXPECTED_RESULTS}")
         if self.num_results not in (None, len(result)):
@@ -163,7 +175,7 @@ class PlainEnv:
         out: Any = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
         out = out[()] if self.spec.observation.parts else out  # a record, of which numbers can be assigned
         state = PlainRecord(self.spec.state, vars(self.state)["_values"], is_constant=True)
-        result = self.spec.observe(state, out)
+        result = self._observe(state, out)
         _expect_nothing(self.spec, "observe", result, "it writes the elements of `out`")
         return self.spec.observation.unpack(out)
 
@@ -187,9 +199,10 @@ class PlainEnv:
                 )
 
 
-def _plain_action(form: ArraySpec, action: Any) -> Any:
+def plain_action(form: ArraySpec, action: Any) -> Any:
+    """Return an action as functions that are not compiled take it; arrays are read-only."""
     if form.parts:
-        return form.join([_plain_action(part, action[key]) for key, part in form.parts])
+        return form.join([plain_action(part, action[key]) for key, part in form.parts])
     array = np.asarray(action, form.dtype)
     if not form.shape:
         return array.item()

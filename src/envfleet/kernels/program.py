@@ -54,7 +54,7 @@ def fingerprint_of(spec: KernelSpec, *, has_places: bool = False) -> str:
         KernelError: They refer to something that cannot be compiled.
     """
     try:
-        return fingerprint([spec.reset, spec.step, spec.observe], has_places=has_places)
+        return fingerprint(list(spec.functions), has_places=has_places)
     except KernelError as error:
         raise KernelError(f"{spec.name}, {error}") from error
 

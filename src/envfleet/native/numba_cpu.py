@@ -113,6 +113,19 @@ def call_at(_context: Any, address: Any, arguments: Any) -> Any:
 
 
 @intrinsic
+def call_c(_context: Any, address: Any, first: Any, second: Any) -> Any:
+    """Call a C function of two pointers at its address; all three are ints."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        word = llvm_ir.IntType(64)
+        kind = llvm_ir.FunctionType(llvm_ir.VoidType(), [word, word])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def prefetch(_context: Any, array: Any, index: Any) -> Any:
     """Prefetch an element of a flat array that will be written soon."""
 

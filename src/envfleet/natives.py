@@ -1,0 +1,169 @@
+"""The backend `native`: the fastest implementation that is known of an environment, outside Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from envfleet.errors import InvalidArgument
+from envfleet.fleet.engine import Engine
+from envfleet.kernels.engine import make_engine
+from envfleet.kernels.registration import find_twin
+from envfleet.physics.simulations import has_batches
+from envfleet.physics.task import Task, find_task, is_task
+from envfleet.registry import ENVIRONMENTS, TASKS
+from envfleet.sources import Blueprint, find_spec, is_kernel_class, kernel_spec
+
+_OF_RENDERER = ("default_camera_config", "width", "height", "camera_id", "camera_name", "max_geom", "visual_options")
+_OF_TASK = ("xml_file", "frame_skip", "render_mode", "max_episode_steps", "disable_env_checker")
+_ANY_NUMBER = ("_weight", "_scale")
+"""Endings of arguments whose int gives the same results as the float; other ints change the types of infos."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Native:
+    """A native implementation of an environment.
+
+    Attributes:
+        kind: `"task"`, `"kernel"` or `"vector"`.
+        target: The task or kernel, or `"module:Name"` of it, or the spec with a `vector_entry_point`.
+        kwargs: Arguments of it.
+        spec: Gymnasium's spec of the environment, if it has one.
+        is_equal: Whether it equals the environment in every bit.
+    """
+
+    kind: str
+    target: Any
+    kwargs: Mapping[str, Any]
+    spec: EnvSpec | None = None
+    is_equal: bool = False
+
+    def __str__(self) -> str:
+        if self.kind == "vector":
+            return "the package's own vector environment"
+        return f"a compiled {self.kind}" + (", equal to the original in every bit" if self.spec else "")
+
+
+def find_native(blueprint: Blueprint) -> Native | str:
+    """Return the native implementation of an environment, or why there is none."""
+    source, kwargs = blueprint.source, dict(blueprint.env_kwargs)
+    if is_task(source):
+        return Native("task", source, kwargs, is_equal=True)
+    if is_kernel_class(source):
+        return Native("kernel", source, kwargs)
+    if not isinstance(source, (str, EnvSpec)):
+        return "it is a callable, of which only the Python code is known"
+    return _find_registered(find_spec(source), kwargs)
+
+
+def _find_registered(spec: EnvSpec, kwargs: dict[str, Any]) -> Native | str:
+    if kernel_spec(spec) is not None:
+        return Native("kernel", spec.kwargs["kernel"], {**spec.kwargs, **kwargs}, spec)
+    if isinstance(spec.entry_point, str) and spec.entry_point in TASKS:
+        return _find_task(spec, {**spec.kwargs, **kwargs})
+    twin = find_twin(spec.id) or f"envfleet/{spec.id.replace('/', '-')}"
+    if twin in ENVIRONMENTS and ENVIRONMENTS[twin].is_kernel:
+        return Native("kernel", ENVIRONMENTS[twin].target, {**spec.kwargs, **kwargs}, gym.spec(twin))
+    if spec.vector_entry_point is not None:
+        return Native("vector", spec, kwargs, spec)
+    return "no kernel, task or vector_entry_point of it is registered"
+
+
+def _find_task(spec: EnvSpec, given: dict[str, Any]) -> Native | str:
+    """Return the task that equals one of Gymnasium's MuJoCo environments, or why the original is needed."""
+    if not has_batches():
+        return "MuJoCo older than 3.17 has no batched simulation"
+    if importlib.util.find_spec("numba") is None:
+        return "numba, which compiles tasks, is not installed"
+    if spec.additional_wrappers:
+        return f"it has the wrapper {spec.additional_wrappers[0].name}"
+    task = find_task(TASKS[str(spec.entry_point)])
+    if given.get("render_mode") not in (None, "rgb_array"):
+        return f"render_mode={given['render_mode']!r} needs the original"
+    for name, value in given.items():
+        if name not in (*_OF_RENDERER, *_OF_TASK) and not _is_same(task, name, value):
+            return f"{name}={value!r} needs the original"
+    kwargs = {name: value for name, value in given.items() if name not in (*_OF_RENDERER, *_OF_TASK)}
+    kwargs["renderer"] = {name: given[name] for name in _OF_RENDERER if name in given}
+    for name in ("frame_skip", "render_mode", "max_episode_steps"):
+        if name in given:
+            kwargs[name] = given[name]
+    kwargs.setdefault("max_episode_steps", spec.max_episode_steps or -1)
+    if "xml_file" in given:
+        from gymnasium.envs.mujoco.mujoco_env import expand_model_path
+
+        kwargs["model"] = expand_model_path(given["xml_file"])
+    return Native("task", task, kwargs, spec, is_equal=True)
+
+
+def _is_same(task: type[Task], name: str, value: Any) -> bool:
+    """Return whether a parameter of a task gives what this argument of the original gives."""
+    default = getattr(task.Params, name, None)
+    if default is None or name == "dt":
+        return False
+    if isinstance(default, np.ndarray):
+        return isinstance(value, (tuple, list)) and all(type(one) in (int, float) for one in value)
+    if isinstance(default, float):
+        return type(value) is float or (type(value) is int and name.endswith(_ANY_NUMBER))
+    return type(value) is type(default) or isinstance(value, (int, str))
+
+
+def build_native(blueprint: Blueprint, reason: str) -> Engine:
+    """Build an engine of native code.
+
+    Raises:
+        InvalidArgument: There is no native implementation.
+        KernelError: It cannot be compiled.
+    """
+    native, options = find_native(blueprint), blueprint.options
+    if isinstance(native, str):
+        raise InvalidArgument(
+            f"backend='native' with {blueprint.source!r}, but {native}: leave backend out, or pass a task or kernel"
+        )
+    if native.kind != "kernel":
+        for name in ("device", "stream", "debug"):
+            if name in options.given():
+                raise InvalidArgument(
+                    f"{name}={getattr(options, name)!r} needs a kernel, this is {native}: leave it out"
+                )
+    if native.kind == "task":
+        from envfleet.physics.engine import PhysicsEngine
+
+        return PhysicsEngine(
+            native.target, blueprint.num_envs, options, reason=reason, env_spec=native.spec, **native.kwargs
+        )
+    if options.on_failure == "restart":
+        raise InvalidArgument(f"on_failure='restart' needs a MuJoCo task, this is {native}: leave it out")
+    if native.kind == "kernel":
+        kwargs = {name: value for name, value in native.kwargs.items() if name not in ("kernel", "max_episode_steps")}
+        limit = native.kwargs.get("max_episode_steps", native.spec.max_episode_steps if native.spec else None)
+        return make_engine(native.target, blueprint.num_envs, options, limit, env_spec=native.spec, **kwargs)
+    return _build_vector(native, blueprint)
+
+
+def _build_vector(native: Native, blueprint: Blueprint) -> Engine:
+    """Adopt the vector environment that a package registered."""
+    from envfleet.adopted import AdoptedEngine
+
+    options = blueprint.options
+    if options.workers is not None:
+        raise InvalidArgument(f"workers={options.workers} with {native}, which has options of its own: leave it out")
+    vector_env: Any = gym.make_vec(
+        native.target,
+        blueprint.num_envs,
+        vectorization_mode="vector_entry_point",
+        **{"autoreset_mode": options.autoreset_mode, **native.kwargs},
+    )
+    mode = vector_env.metadata.get("autoreset_mode")
+    if mode is not options.autoreset_mode:
+        vector_env.close()
+        raise InvalidArgument(
+            f"autoreset_mode={options.autoreset_mode.name} with {native}, which has {mode}: pass that mode"
+        )
+    return AdoptedEngine(vector_env, record_episodes=options.record_episodes)

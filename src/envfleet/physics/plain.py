@@ -1,0 +1,80 @@
+"""A task run as the plain Python it is, on MuJoCo's own Python objects: for debuggers, rehearsals and comparisons."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.kernels.plain import PlainEnv, PlainRecord, describe
+from envfleet.physics.simulations import import_mujoco
+from envfleet.physics.task import TaskSpec, arguments_of
+
+_REHEARSED_STEPS = 3
+
+
+class PlainTask(PlainEnv):
+    """One sub-environment of a task, run uncompiled.
+
+    Args:
+        spec: The task.
+        params: Values `(1,)` of its parameters.
+    """
+
+    spec: TaskSpec
+
+    def __init__(self, spec: TaskSpec, params: NDArray[Any] | None = None) -> None:
+        super().__init__(spec, params)
+        self._mujoco = import_mujoco()
+        self.data = self._mujoco.MjData(spec.model)
+
+    def _call(self, function: Any, **more: Any) -> Any:
+        given = {"data": self.data, "model": self.spec.model, "state": self.state, "rng": self.rng}
+        given |= {"params": self.params, **more}
+        return function(*(given[name] for name in arguments_of(function)))
+
+    def _reset(self) -> Any:
+        self._mujoco.mj_resetData(self.spec.model, self.data)
+        result = self._call(self.spec.reset)
+        self._mujoco.mj_forward(self.spec.model, self.data)
+        if self.spec.after_reset is not None:
+            self._call(self.spec.after_reset)
+        return result
+
+    def _step(self, action: Any) -> Any:
+        if self.spec.before_step is None:
+            self.data.ctrl[:] = action
+        else:
+            self._call(self.spec.before_step, action=action)
+        self._mujoco.mj_step(self.spec.model, self.data, nstep=self.spec.frame_skip)
+        self._mujoco.mj_rnePostConstraint(self.spec.model, self.data)
+        return self._call(self.spec.step, action=action)
+
+    def _observe(self, state: PlainRecord, out: Any) -> Any:
+        return self._call(self.spec.observe, state=state, out=out)
+
+
+def rehearse(spec: TaskSpec) -> bool:
+    """Run a few uncompiled steps, so that mistakes show in the words of Python before anything is compiled.
+
+    Returns:
+        Whether `after_step` returns `truncated`.
+
+    Raises:
+        KernelError: A function raised; names the function and the line.
+    """
+    env = PlainTask(spec)
+    actions = copy.deepcopy(spec.action.space)  # whose own draws are the user's
+    actions.seed(0)
+    try:
+        with np.errstate(all="ignore"):
+            env.reset(seed=0)
+            env.check_observe()
+            for _ in range(_REHEARSED_STEPS):
+                if any(env.step(actions.sample())[2:]):
+                    break
+    except Exception as error:
+        raise describe(spec, error) from error
+    return env.num_results == 3
