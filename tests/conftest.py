@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -34,8 +35,22 @@ settings.load_profile("envfleet")
 # Networks here are small, and the threads of several test processes would wait for each other's cores in busy loops.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Numba writes thousands of messages that nobody sees; colours would take longer than the words.
+# Numba formats thousands of messages that are never shown; highlighting them takes longer than the rest.
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+
+if sys.version_info < (3, 11, 8) or (3, 12) <= sys.version_info < (3, 12, 2):
+
+    def _parse_again(*args: Any, **kwargs: Any) -> ast.AST:
+        """Repeat `ast.parse` when threads that parse at the same time disturb it (CPython #106905).
+
+        Otherwise pytest ends with an internal error while it formats a failure.
+        """
+        for _ in range(10):
+            with contextlib.suppress(SystemError):
+                return _parse(*args, **kwargs)
+        return _parse(*args, **kwargs)
+
+    _parse, ast.parse = ast.parse, _parse_again  # type: ignore[assignment]
 
 # A shell that runs the tests in the background has Ctrl-C ignored, and every process started from here would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -156,7 +171,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    """What this process holds that a fleet might forget to give back."""
+    """Resources of this process that a fleet might leak."""
 
     children: frozenset[str]
     threads: frozenset[str]
@@ -164,7 +179,7 @@ class Resources:
     descriptors: frozenset[str]
 
     def beyond(self, before: Resources) -> dict[str, list[str]]:
-        """What is here and was not before."""
+        """Return the resources that are not in `before`."""
         found = {name: getattr(self, name) - then for name, then in vars(before).items()}
         if found["shared_memory"]:
             found["shared_memory"] -= set(_used_by_others())
@@ -190,12 +205,12 @@ def take_stock() -> Resources:
 def _children(server_pid: int | None) -> Iterator[str]:
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            if os.getsid(child.pid) != server_pid:  # each worker has a session of its own
+            if os.getsid(child.pid) != server_pid:  # each worker is in a separate session
                 yield f"{child.pid} {' '.join(child.cmdline())[:120]}"
 
 
 def _descriptors(server_fds: set[str]) -> Iterator[str]:
-    """Pipes, sockets, anonymous and deleted files; a library that opens a file for itself is no business of ours."""
+    """Pipes, sockets, anonymous and deleted files; files that libraries open are ignored."""
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             target = str(fd.readlink())
@@ -217,7 +232,7 @@ def _used_by_others() -> Iterator[str]:
 def _folders(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
     """Replay files of failures provoked here, and logs of Stable-Baselines3, go where pytest cleans up.
 
-    Ray has a folder of its own, as paths of its sockets must be short. It holds addresses of clusters, which later
+    Ray has a separate folder, since the paths of its sockets must be short. It holds addresses of clusters, which later
     programs would try to reach, and the token that Ray would otherwise write to the home folder.
     """
     os.environ["ENVFLEET_REPLAY_DIR"] = str(tmp_path_factory.mktemp("replay"))

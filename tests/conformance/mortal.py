@@ -1,6 +1,6 @@
 """An environment that fails as its actions say, and a model of what its fleet must return; knows nothing of engines.
 
-Each object shows a random number of its own, so that no object can be replaced, and no episode repeated, unseen.
+Each object shows a random number, so a replaced object or a repeated episode is noticed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MortalEnv(gymnasium.Env[Any, Any]):
 
 
 def vector_of(observation: Any) -> tuple[int, ...]:
-    """Return life, episode, step and action of an observation, all of whose parts must say the same."""
+    """Return life, episode, step and action of an observation; its parts must agree."""
     if isinstance(observation, Mapping):
         np.testing.assert_array_equal(observation["first"], observation["other"])
         assert observation["middle"] == str(observation["first"].tolist())
@@ -94,7 +94,7 @@ def vector_of(observation: Any) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What one row of a step returns: its observation as `vector_of` has it, and its infos."""
+    """Result of one row of a step: its observation as `vector_of` returns it, and its infos."""
 
     observation: tuple[int, ...]
     reward: float
@@ -104,13 +104,13 @@ class Answer:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the row was lost with its worker; a failure of its own names the exception."""
+        """Return whether the row was lost with its worker; if it failed by itself, its error names the exception."""
         return self.infos.get("env_error", "").startswith("worker ")
 
 
 @dataclasses.dataclass
 class MortalRow:
-    """What one sub-environment must show, from what it has shown.
+    """Model that predicts the results of one sub-environment from its earlier ones.
 
     Attributes:
         life: Number of its object; `None` if that is a new one that has shown nothing yet.

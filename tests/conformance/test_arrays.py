@@ -1,4 +1,4 @@
-"""Who owns the arrays a fleet returns, and for how long they hold."""
+"""Ownership and lifetime of the arrays that a fleet returns."""
 
 from __future__ import annotations
 

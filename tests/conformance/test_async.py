@@ -27,7 +27,7 @@ def zeros(count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 def test_rows_are_right_whatever_the_order(backend: Backend, autoreset_mode: AutoresetMode, batch_size: int) -> None:
-    """Act on whoever is ready, 100 batches long; ended ones are reset by hand where autoreset is off."""
+    """Act on the rows that are ready, for 100 batches; without autoreset, reset ended rows by hand."""
     env_fns = [varied] * 5
     model = ModelFleet(env_fns, autoreset_mode)
     model.reset(range(5), range(7, 12))
@@ -80,7 +80,7 @@ def test_one_that_is_stuck_does_not_hold_up_the_others(name: str, tmp_path: Path
 
 
 def test_first_come_first_served(backend: Backend) -> None:
-    """Nobody starves: with every sub-environment equally fast, all are served again and again."""
+    """No row starves: sub-environments of equal speed are all received again and again."""
     with backend([functools.partial(CountingEnv, 1000)] * 6, batch_size=2) as fleet:
         fleet.reset(seed=0)
         fleet.send(zeros(6))

@@ -37,7 +37,7 @@ def test_conforms_without_copies(backend: Backend, autoreset_mode: AutoresetMode
 
 
 def test_auto_conforms() -> None:
-    """What is measured to decide on a backend leaves no trace."""
+    """The trial that chooses a backend leaves no trace."""
     check_backend(Backend("auto"), cases=FEW, copy_modes=[True], skip=CHECKS[1:])
 
 

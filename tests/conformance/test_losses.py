@@ -26,7 +26,7 @@ import envfleet
 from envfleet.errors import WorkerDied
 from envfleet.fleet.infos import is_mask
 
-pytestmark = pytest.mark.timeout(600)  # a failure is shrunk before it is told
+pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 
 NUM_ENVS = 4
 EVERYONE = list(range(NUM_ENVS))
@@ -130,7 +130,7 @@ class LossMachine(RuleBasedStateMachine):
             self.rows[row].on_death()
 
     def depart(self, rows: Sequence[int], actions: Any) -> dict[int, int]:
-        """Tell the model who is sent; returns the processes that will die of it, by worker."""
+        """Pass the sent actions to the model; return the processes that they will kill, by worker."""
         doomed = {}
         for row, action in zip(rows, actions, strict=True):
             if self.may_kill(row, action):
@@ -141,7 +141,7 @@ class LossMachine(RuleBasedStateMachine):
         return doomed
 
     def keep(self, *values: Any) -> None:
-        """What a call returned stays: for ever, or with `copy=False` over the next call. Every call ends with this."""
+        """Check that returned arrays stay: forever, or with `copy=False` until the call after the next one."""
         for value, before in self.kept:
             np.testing.assert_equal(value, before, err_msg="changed since it was returned")
         if not self.is_copying:
@@ -268,7 +268,7 @@ class LossMachine(RuleBasedStateMachine):
             return
         self.keep()
         if any(model.life is None for model in models):
-            return  # whose objects nobody has seen
+            return  # with objects that no call has returned
         self.step(choice)
         if self.busy:
             return

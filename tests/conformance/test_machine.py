@@ -27,7 +27,7 @@ from envfleet.kernels import Kernel
 from envfleet.kernels.env import KernelEnv
 from envfleet.testing import mismatches
 
-pytestmark = pytest.mark.timeout(600)  # a failure is shrunk before it is told; else all that is told is the time
+pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 
 SEEDS = st.none() | st.integers(0, 2**40)
 CHOICES = st.integers(0, 2**32)  # seeds what is drawn for many rows at once
@@ -123,11 +123,11 @@ class FleetMachine(RuleBasedStateMachine):
         return self.fleet.action_space.sample()
 
     def show(self) -> Any:
-        """What the plain environments show now; after an end those have not moved on."""
+        """Return the observations of the plain environments, which do not autoreset."""
         return np.stack([self.subject.observe(row.env.unwrapped) for row in self.model.rows])
 
     def keep(self, *arrays: Any) -> None:
-        """What a call returned stays: for ever, or with `copy=False` over the next call. Every call ends with this."""
+        """Check that returned arrays stay: forever, or with `copy=False` until the call after the next one."""
         for array, before in self.kept:
             np.testing.assert_array_equal(array, before, err_msg="changed since it was returned")
         if not self.options["copy"]:
@@ -176,7 +176,7 @@ class FleetMachine(RuleBasedStateMachine):
         seeds = [int(rng.integers(99)) if is_seeded and rng.random() < 0.7 else None for _ in self.everyone]
         results = dict(zip(indices, self.model.reset(indices, [seeds[index] for index in indices]), strict=True))
         observations, infos = self.fleet.reset(seed=seeds, options={"reset_mask": np.isin(self.everyone, indices)})
-        if self.mode is not AutoresetMode.SAME_STEP or not self.traits.has_partial_steps:  # whose final one was last
+        if self.mode is not AutoresetMode.SAME_STEP or not self.traits.has_partial_steps:  # whose last one was final
             np.testing.assert_array_equal(observations, self.show())
         self.keep(observations)
         self.compare_infos([results[index][1] if index in results else {} for index in self.everyone], infos)
@@ -247,7 +247,7 @@ class FleetMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_idle and self.traits.has_states)
     @rule(saved=states, is_elsewhere=st.booleans(), data=st.data())
     def load(self, saved: Any, is_elsewhere: bool, data: st.DataObject) -> None:
-        """Go on from a state, here or in another fleet."""
+        """Continue from a saved state, in this or another fleet."""
         indices, state, model_states = saved
         if is_elsewhere and len(indices) == self.num_envs:
             self.fleet.close()

@@ -117,7 +117,7 @@ def test_wrapper_on_every_fleet(make_fleet: Any, wrap: Wrap) -> None:
 
 
 def test_record_episode_statistics_on_every_fleet(make_fleet: Any, autoreset_mode: AutoresetMode) -> None:
-    """The wrapper adds infos["episode"] itself, and refuses to if somebody did before it; by default nobody did."""
+    """The wrapper adds infos["episode"] and refuses a fleet that already reports it, which is not the default."""
     reference = wrappers.RecordEpisodeStatistics(SyncVectorEnv([cartpole] * NUM_ENVS, autoreset_mode=autoreset_mode))
     with make_fleet(num_envs=NUM_ENVS, autoreset_mode=autoreset_mode, max_episode_steps=LIMIT) as fleet:
         subject = wrappers.RecordEpisodeStatistics(fleet)
@@ -156,7 +156,7 @@ def test_record_episode_statistics_after_a_masked_reset(backend: Backend) -> Non
     "autoreset_mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.name
 )
 def test_our_own_episode_statistics(backend: Backend, autoreset_mode: AutoresetMode) -> None:
-    """What infos["episode"] says without any wrapper is what Gymnasium's wrapper says over SyncVectorEnv."""
+    """infos["episode"] of a fleet equals that of Gymnasium's wrapper over SyncVectorEnv."""
     env_fns = [functools.partial(CountingEnv, 2 + index) for index in range(NUM_ENVS)]
     reference = wrappers.RecordEpisodeStatistics(SyncVectorEnv(env_fns, autoreset_mode=autoreset_mode))
     with backend(env_fns, autoreset_mode=autoreset_mode, record_episodes=True) as fleet:
@@ -194,7 +194,7 @@ def test_record_video_sees_the_same_frames(backend: Backend, tmp_path: Path, mon
 
 
 def train(envs: Any, num_steps: int = 16, num_iterations: int = 4) -> tuple[list[Any], list[float]]:
-    """PPO in one function, as people write it for next-step autoreset: the step of a reset is no transition.
+    """PPO in one function, as people write it for next-step autoreset: a reset's step is not a transition.
 
     Returns:
         The weights, and the returns of the episodes that ended.

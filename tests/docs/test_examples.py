@@ -6,7 +6,7 @@ The Python blocks of a page run in order as one script, so what one defines the 
     …
     ```
 
-behind a Python block is what that one prints; `…` stands for anything. A page may import the files that lie beside
+behind a Python block is what that one prints; `…` stands for anything. A page may import the files next to
 it; it shows pieces of them in blocks marked `{ .python }`, which do not run by themselves.
 """
 
@@ -75,7 +75,7 @@ def script_of(blocks: list[Block]) -> str:
 
 
 def outputs_of(blocks: list[Block]) -> list[str | None]:
-    """What each Python block is said to print, `None` if nothing is said."""
+    """Return the documented output of each Python block, `None` where there is none."""
     outputs: list[str | None] = []
     for block, following in zip(blocks, [*blocks[1:], Block("", 0, [])], strict=True):
         if block.info == "python":

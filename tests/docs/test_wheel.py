@@ -1,4 +1,4 @@
-"""What a user gets who installs the wheel and has no clone of the repository."""
+"""The installed wheel works without a clone of the repository."""
 
 from __future__ import annotations
 

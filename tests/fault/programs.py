@@ -33,7 +33,7 @@ def script(body: str) -> str:
 
 @contextlib.contextmanager
 def started(path: Path, body: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """Start a script in a process group of its own and wait until it says that its fleet is ready."""
+    """Start a script in a new process group and wait until it reports that its fleet is ready."""
     path.write_text(script(body))
     process = subprocess.Popen(
         [sys.executable, str(path)],
@@ -74,7 +74,7 @@ def wait_gone(pids: list[int], timeout_s: float = PATIENCE_S) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """Return whether the process exists and has not ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

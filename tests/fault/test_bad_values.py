@@ -331,7 +331,7 @@ def test_bad_states_are_refused(backend: Backend) -> None:
 
 
 def test_what_cannot_travel_is_refused_without_harm(backend: Backend) -> None:
-    """Arguments and results that do not pickle: an error in the caller's terms, and the fleet goes on."""
+    """Arguments and results that cannot be pickled raise a clear error, and the fleet stays usable."""
     lock = threading.Lock()
     with backend([LockedEnv] * 3) as fleet:
         fleet.reset(seed=0)
@@ -404,7 +404,7 @@ def test_steps_before_the_first_reset_and_after_the_end(backend: Backend) -> Non
         for call in (fleet.step, fleet.send):
             with pytest.raises(ResetNeeded, match=r"\b0\b"):
                 call(np.zeros(2, int))
-        fleet.send(np.zeros(1, int), [1])  # the other may go on
+        fleet.send(np.zeros(1, int), [1])  # the other one stays usable
         assert fleet.recv().env_indices.tolist() == [1]
         fleet.reset_envs([0])
         assert fleet.step(np.zeros(2, int))[0][:, 0].tolist() == [1, 3]

@@ -1,4 +1,4 @@
-"""Failures in any order: whatever happens to some sub-environments, the others go on as plain environments do."""
+"""Failures in any order: sub-environments that did not fail behave like plain environments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEN = [0, 2, 3, 4]  # without the number of episodes begun, which a rebuilt env
 
 
 class BombEnv(CountingEnv):
-    """Fails in its next step or reset if it has been told to."""
+    """Fails in its next step or reset if `bomb` is set."""
 
     def __init__(self) -> None:
         super().__init__(4, vary=True)
@@ -50,7 +50,7 @@ class BombEnv(CountingEnv):
 
 
 class ChaosMachine(RuleBasedStateMachine):
-    """Sub-environments are told to fail at random; a lost one is reset with a seed, and must be itself again."""
+    """Let sub-environments fail at random; a lost one is reset with a seed and must match the model again."""
 
     @initialize(backend=st.sampled_from(ONE_OF_EACH), mode=st.sampled_from(tuple(AutoresetMode)), copy=st.booleans())
     def build(self, backend: Backend, mode: AutoresetMode, copy: bool) -> None:
@@ -67,12 +67,12 @@ class ChaosMachine(RuleBasedStateMachine):
         self.seed = 100
 
     def group(self, indices: set[int]) -> set[int]:
-        """Everybody who lives in the same worker as one of `indices`."""
+        """Return all rows that share a worker with one of `indices`."""
         spans = [set(worker.env_indices) for worker in self.fleet.stats().workers]
         return set().union(*(span for span in spans if span & indices))
 
     def recover(self, lost: set[int]) -> None:
-        """A rebuilt sub-environment has a seed of its own: give it one the model knows too."""
+        """Reset rebuilt sub-environments, whose seeds are new, with seeds that the model gets too."""
         for index in lost:
             self.model.rows[index] = ModelRow(BombEnv(), self.mode)
         indices = sorted(lost)
@@ -163,7 +163,7 @@ class ChaosMachine(RuleBasedStateMachine):
                     found = (batch.observations[row], batch.rewards[row], batch.terminated[row], batch.truncated[row])
                     self.compare(index, self.model.rows[index].step(action), found)
             all_lost |= lost
-        # Those of a lost worker that were not stepped now tell in their next step: ask for it.
+        # Rows of a lost worker that were not in this step report the loss in their next one: step them.
         silent = (self.group(all_lost) - set(indices)) if all_lost and self.backend.has_processes else set()
         self.armed -= all_lost
         self.recover(all_lost | silent)
@@ -179,6 +179,6 @@ TestChaos.settings = settings(
     stateful_step_count=20,
     deadline=None,
     derandomize=True,
-    phases=(Phase.explicit, Phase.generate),  # to shrink a run with hangs in it would take for ever
+    phases=(Phase.explicit, Phase.generate),  # shrinking runs with hangs takes too long
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

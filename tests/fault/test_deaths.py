@@ -66,7 +66,7 @@ def test_in_the_constructor(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", DEATHS)
 def test_in_close(fault: str) -> None:
-    """Everything is given back all the same; whether the end of a worker that was ending anyway is told is open."""
+    """Everything is given back all the same; the death of a worker that was ending anyway may or may not be reported."""
     fleet = PROCESS(env_fns_with(fault, "close"))
     fleet.reset(seed=0)
     with contextlib.suppress(WorkerDied):
@@ -124,7 +124,7 @@ def test_all_workers_killed_at_once() -> None:
 
 
 def test_what_came_before_the_death_is_not_lost() -> None:
-    """The rows completed by a worker that died afterwards are received before its death is told."""
+    """Rows that a worker completed before it died are received before its death is reported."""
     env_fns = [functools.partial(FaultyEnv, "sigkill" if index == 1 else None) for index in range(2)]
     with Backend("process", 1)(env_fns, batch_size=1) as fleet:
         fleet.reset(seed=0)
@@ -210,7 +210,7 @@ def test_many_fleets_from_many_threads() -> None:
 
 
 def test_forgotten_fleet_is_given_back() -> None:
-    """Nobody calls close(): the workers end when the object does, with a ResourceWarning at most."""
+    """Without close(), workers end with the object, with at most a ResourceWarning."""
     import gc
     import warnings
 
@@ -225,7 +225,7 @@ def test_forgotten_fleet_is_given_back() -> None:
 
 
 def test_large_messages_both_ways_at_once() -> None:
-    """A worker blocked on a large reply while the owner blocks on a large request: neither may wait for ever."""
+    """A worker blocked on a large reply while the owner blocks on a large request: neither may wait forever."""
     with Backend("process", 1)([_LargeEnv] * 2, batch_size=1) as fleet:
         fleet.reset(seed=0)
         large = "x" * 3_000_000

@@ -89,7 +89,7 @@ def test_ctrl_c(tmp_path: Path, backend: str, what: str, times: int) -> None:
             time.sleep(0.02 * (times - 1))
         _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode in (-signal.SIGINT, 130, 1)
-        # The second may also strike while Python itself prints the first, which ends in a line of its own.
+        # The second may also strike while Python itself prints the first, which prints a separate line.
         assert errors.rstrip(": \n").endswith(("KeyboardInterrupt", "lost sys.stderr")[:times]), errors
         # The second may strike while the first is dealt with, which Python shows as two parts.
         assert 1 <= errors.count("Traceback (most recent call last)") <= times, errors

@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 def run(fleet: Any) -> list[Any]:
-    """What a sound fleet does after a reset, to the bit."""
+    """Reset and step; return the results of a fleet in order."""
     rows = [fleet.reset(seed=5)[0]]
     for step in range(3):
         observations, rewards, terminated, truncated, infos = fleet.step(np.full(NUM_ENVS, step))
@@ -84,7 +84,7 @@ def run(fleet: Any) -> list[Any]:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_at_any_moment(backend: Backend, call: str) -> None:
-    """The fleet refuses to go on, or the call was not begun or was complete; after a reset it is as good as new."""
+    """The fleet requires a reset, or the call had not begun or was complete; after a reset all is as in a new fleet."""
     env_fns = [functools.partial(CountingEnv, 4, vary=True)] * NUM_ENVS
     with SERIAL(env_fns) as sound:
         expected = run(sound)

@@ -1,4 +1,4 @@
-"""What keeps long runs alive: recycling, shared data, saved states, replay files."""
+"""Features for long runs: recycling, shared data, saved states, replay files."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_states_go_anywhere(backend: Backend) -> None:
 
 @pytest.mark.parametrize("order", [None, [2, 0, 3, 1]], ids=["all", "all_in_another_order"])
 def test_restoring_all_ends_what_a_failure_left_under_way(backend: Backend, order: list[int] | None) -> None:
-    """Rows of a send that failed came back in place of those that were sent after the states were restored."""
+    """Rows of a failed send were returned instead of those sent after the states were restored."""
     with backend(env_fns_with("raise", nth=2, length=50, vary=False), batch_size=1) as fleet:
         reset_and_step(fleet)
         saved = fleet.get_state(order)
@@ -207,7 +207,7 @@ def test_restoring_all_ends_what_a_failure_left_under_way(backend: Backend, orde
 
 
 class _OtherCartPole(CartPoleEnv):
-    """Another class whose observations have the same form."""
+    """Another class with observations of the same form."""
 
 
 def test_states_of_other_environments_change_nothing(backend: Backend) -> None:
@@ -232,7 +232,7 @@ def test_states_of_other_environments_change_nothing(backend: Backend) -> None:
 
 
 def test_no_state_to_be_had(backend: Backend) -> None:
-    """A lock and a running generator: a clear error, and the fleet goes on."""
+    """A lock and a running generator raise a clear error, and the fleet stays usable."""
     with backend([LockedEnv] * 2) as fleet:
         fleet.reset(seed=0)
         with pytest.raises((StateUnsupported, SubEnvError), match="get_state") as caught:
@@ -264,7 +264,7 @@ def test_replay_file(backend: Backend, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_replay_of_a_later_episode(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An episode nobody seeded is replayed from the generator's state."""
+    """An episode without a seed is replayed from the generator's state."""
     monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
     env_fns = [functools.partial(_UnluckyEnv, index == FAULTY) for index in range(2)]
     with backend(env_fns) as fleet, pytest.raises(SubEnvError) as caught:

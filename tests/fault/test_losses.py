@@ -1,4 +1,4 @@
-"""What is left of an episode whose worker was lost: its last observation that was shown, once, and one reset."""
+"""An episode whose worker was lost ends once, with the last observation that was returned, and is reset once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fleet_of(num_envs: int = 4, workers: int = 2, **options: Any) -> Any:
 
 
 def kill(fleet: Any, worker: int) -> None:
-    """End a worker, and return once it is no more."""
+    """Kill a worker and wait for its end."""
     process = psutil.Process(fleet.stats().workers[worker].pid)
     process.kill()
     wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
@@ -170,7 +170,7 @@ def test_states_are_brought_back_to_successors() -> None:
 
 
 def test_states_that_fit_only_in_part() -> None:
-    """Rows whose state was taken continue with it, those whose state was refused as they were."""
+    """Rows with an accepted state continue from it; rows with a refused state continue as before."""
     with fleet_of(2, workers=1) as fleet, Backend("process", 1)([CountingEnv] * 2) as other:
         for one in (fleet, other):
             one.reset(seed=0)

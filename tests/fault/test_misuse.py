@@ -35,7 +35,7 @@ BAD_ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "num_envs=0": (one, {"num_envs": 0}, "num_envs"),
     "num_envs=-1": (one, {"num_envs": -1}, "num_envs"),
     "num_envs=2.5": (one, {"num_envs": 2.5}, "num_envs"),
-    "num_envs beside another count": ([one] * 2, {"num_envs": 3}, "num_envs"),
+    "num_envs and another count": ([one] * 2, {"num_envs": 3}, "num_envs"),
     "no builders": ([], {}, "callable"),
     "workers=0": (one, {"num_envs": 2, "workers": 0}, "workers"),
     "workers=-2": (one, {"num_envs": 2, "workers": -2}, "workers"),
@@ -95,7 +95,7 @@ def test_unknown_backend_and_environment() -> None:
 def test_the_same_object_twice(backend: Backend) -> None:
     """The commonest beginner's mistake: a builder that returns the one environment it holds.
 
-    Each worker process has a copy of its own, so there it is found in workers with two of them.
+    Each worker process has a separate copy, so the mistake is found in workers with two of them.
     """
     env = CountingEnv()
     with pytest.raises(InvalidArgument, match="sub-environments 0 and 1 are the same object"):
@@ -272,7 +272,7 @@ def test_too_little_memory(backend: Backend) -> None:
 
 
 def test_a_second_thread_gets_an_error_and_does_no_harm(backend: Backend, tmp_path: Path) -> None:
-    """Whatever it calls while the first is in a step; the first goes on as if nothing had been."""
+    """Any call of a second thread during a step is refused and does not disturb the first thread."""
     env_fns = [functools.partial(StuckEnv, tmp_path / "release", nth=2)] * 2
     with backend(env_fns) as fleet:
         fleet.reset(seed=0)
@@ -302,7 +302,7 @@ def test_a_second_thread_gets_an_error_and_does_no_harm(backend: Backend, tmp_pa
 
 
 def test_two_threads_that_step_at_once() -> None:
-    """However they meet: each step is made by one of them, whole, and the other is told."""
+    """At any timing, each step is made completely by one thread and the other one gets an error."""
     with Backend("process", 2)([functools.partial(CountingEnv, 10**6)] * 4) as fleet:
         fleet.reset(seed=0)
         counts: list[float] = []
@@ -329,7 +329,7 @@ def _only(values: np.ndarray) -> float:
 
 
 def test_another_thread_may_close_it_by_force(tmp_path: Path) -> None:
-    """Whoever is in the fleet leaves it with an error."""
+    """A thread inside the fleet gets an error."""
     fleet = Backend("process", 2)([functools.partial(StuckEnv, tmp_path / "never", nth=1)] * 2)
     fleet.reset(seed=0)
     errors: list[BaseException] = []
@@ -386,7 +386,7 @@ def test_a_fork_leaves_the_workers_to_its_parent() -> None:
 
 
 def test_a_fleet_of_this_thread_can_be_used_in_a_fork() -> None:
-    """It is but objects: a fork has copies of its own."""
+    """A fork has separate copies of the objects."""
     code = """
     import os
     import envfleet
@@ -515,7 +515,7 @@ def test_systems_without_posix_have_serial_and_thread() -> None:
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_a_fleet_left_open_at_exit_prints_nothing(backend: str) -> None:
-    """Neither it nor its environments, whose modules may be gone by then."""
+    """Neither the fleet nor its environments, with modules that may be gone by then, print anything."""
     code = f"""
     import envfleet
     from envfleet.testing import CountingEnv

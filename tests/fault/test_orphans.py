@@ -114,7 +114,7 @@ def test_exit_does_not_wait_for_hanging_environments(tmp_path: Path) -> None:
 
 
 def test_servers_and_owner_are_killed(tmp_path: Path) -> None:
-    """Nobody is left who could give environments time to close: the kernel ends all groups."""
+    """With owner and servers dead, no environment gets time to close: the kernel ends all groups."""
     body = """
 import psutil
 for child in psutil.Process().children(recursive=True):

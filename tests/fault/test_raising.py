@@ -108,7 +108,7 @@ def test_error_has_seed_step_and_action(backend: Backend) -> None:
 
 
 def test_during_autoreset(backend: Backend) -> None:
-    """A reset nobody asked for fails: it says reset, not step."""
+    """An autoreset that fails reports a reset, not a step."""
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         with backend(env_fns_with("raise", "reset", nth=2, vary=False, length=1), autoreset_mode=mode) as fleet:
             with pytest.raises(SubEnvError) as caught:
@@ -171,7 +171,7 @@ class _NotingEnv(CountingEnv):
 
 @pytest.mark.parametrize("fault", ["raise", "raise_two_arguments", "sys_exit"])
 def test_close(backend: Backend, fault: str) -> None:
-    """The error is told, once, after everything has been given back (the module's leak check sees to that)."""
+    """The error is raised once, after all resources have been released (checked by the module's leak check)."""
     fleet = backend(env_fns_with(fault, "close"))
     fleet.reset(seed=0)
     with pytest.raises(SubEnvError) as caught:

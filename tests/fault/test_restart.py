@@ -73,12 +73,12 @@ def test_step(backend: Backend, fault: str, autoreset_mode: AutoresetMode, tmp_p
             np.testing.assert_array_equal(at[0], before[0])  # the last observation there is
         else:
             assert at[0][0] == 0  # the first of the new episode
-        assert any(row[1] > 0 for row in rows[index][hit[0] + 1 :])  # and it goes on
-        assert rows[index][-1][0][2] != healthy(autoreset_mode)[index][-1][0][2]  # with a seed of its own
+        assert any(row[1] > 0 for row in rows[index][hit[0] + 1 :])  # and the fleet stays usable
+        assert rows[index][-1][0][2] != healthy(autoreset_mode)[index][-1][0][2]  # with a new seed
 
 
 def test_new_seeds_are_the_same_everywhere() -> None:
-    """What the rebuilt sub-environment does is decided too: equal on every backend, different for each rebuild."""
+    """A rebuilt sub-environment is deterministic: equal on every backend, different for each rebuild."""
     runs = []
     for backend in ONE_OF_EACH:
         env_fns = env_fns_with("raise", nth=4, length=50, vary=False)  # every rebuilt one fails again
@@ -124,7 +124,7 @@ def test_the_last_step_stands_whatever_becomes_of_the_autoreset(
 ) -> None:
     """An episode that ended has ended: its reward, flags, last observation and statistics are its own."""
     if autoreset_mode == AutoresetMode.DISABLED:
-        pytest.skip("nobody resets")
+        pytest.skip("no reset")
     env_fns = env_fns_with(
         fault, "reset", nth=2, once=once_marker(str(tmp_path)), length=2, vary=False, ends="terminated"
     )
@@ -151,7 +151,7 @@ def healthy_pairs(mode: AutoresetMode) -> list[Any]:
 
 
 def test_constructor_fails_when_rebuilt(backend: Backend, tmp_path: Path) -> None:
-    """The step fails, and so does the rebuild: an error that tells of the rebuild."""
+    """Step and rebuild fail: the error names the rebuild."""
     marker = tmp_path / "built-once"
     env_fns = [functools.partial(_BuiltOnceEnv, str(marker) if index == FAULTY else None) for index in range(NUM_ENVS)]
     with backend(env_fns, on_failure="restart") as fleet:
@@ -248,7 +248,7 @@ def test_statistics_of_the_lost_episode(backend: Backend, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("call", ["get_attr", "set_attr", "get_state"])
 def test_a_call_is_lost_but_not_the_fleet(call: str) -> None:
-    """A worker found dead by a call that cannot be repeated elsewhere: that call fails, and the fleet goes on."""
+    """A call to a dead worker that cannot be repeated elsewhere fails, and the fleet stays usable."""
     with Backend("process", 2)(env_fns_with("raise", faulty=()), on_failure="restart") as fleet:
         fleet.reset(seed=0)
         os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
@@ -278,7 +278,7 @@ class _NeedsPricesEnv(FaultyEnv):
 
 
 def test_a_fault_in_every_one(backend: Backend) -> None:
-    """All fail in one step: all are rebuilt in that step, and all go on."""
+    """Sub-environments that all fail in one step are all rebuilt in that step."""
     env_fns = env_fns_with("raise", nth=2, faulty=tuple(range(NUM_ENVS)), length=50, vary=False)
     with backend(env_fns, on_failure="restart", max_restarts=NUM_ENVS) as fleet:
         fleet.reset(seed=0)
@@ -318,7 +318,7 @@ class _GatedEnv(CountingEnv):
 
 @contextlib.contextmanager
 def open_once_replaced(fleet: Any, worker: int, gate: Path) -> Iterator[None]:
-    """Kill a worker as soon as somebody stands before the gate, and open that once another has taken its place."""
+    """Kill the worker once an environment waits at the gate; open the gate once a successor has started."""
 
     def act() -> None:
         wait_until(gate.with_suffix(".there").exists)
@@ -339,7 +339,7 @@ def gated(gate: Path, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Any:
 
 
 def test_a_death_that_is_seen_while_others_are_reset(tmp_path: Path) -> None:
-    """Rows that the dead worker had under way are answered as lost; waiting for them went on for ever."""
+    """Pending rows of a dead worker are returned as lost; waiting for them never ended."""
     gate = tmp_path / "gate"
     with gated(gate) as fleet:
         fleet.reset(seed=0)
@@ -356,7 +356,7 @@ def test_a_death_that_is_seen_while_others_are_reset(tmp_path: Path) -> None:
 
 
 def test_a_death_after_a_reset_that_waits_for_others(autoreset_mode: AutoresetMode, tmp_path: Path) -> None:
-    """What the dead worker had reset already is reset again, and nobody is told of a loss."""
+    """Rows that the dead worker had already reset are reset again, without reporting a loss."""
     gate = tmp_path / "gate"
     with gated(gate, autoreset_mode) as fleet:
         fleet.reset(seed=0)
@@ -371,7 +371,7 @@ def test_a_death_after_a_reset_that_waits_for_others(autoreset_mode: AutoresetMo
 
 
 def test_infos_of_a_lost_row_are_those_of_its_loss(tmp_path: Path) -> None:
-    """Numbers that its worker had reported before it died in the same step are no news of a step that never was."""
+    """Numbers that a worker reported before it died in the same step are discarded."""
     env_fns = env_fns_with("sigkill", nth=3, once=once_marker(str(tmp_path)), length=50, vary=False)
     _, all_infos = run(Backend("process", 2), env_fns, 5, AutoresetMode.NEXT_STEP, on_failure="restart")
     for step, infos in enumerate(all_infos):

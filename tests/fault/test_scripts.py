@@ -174,7 +174,7 @@ def test_from_a_thread(tmp_path: Path) -> None:
 
 
 def test_the_helper_process_is_killed(tmp_path: Path) -> None:
-    """The out-of-memory killer takes the process that starts workers: the fleet goes on, and another can be made."""
+    """The process that starts workers is killed: the fleet stays usable, and another one can be made."""
     body = """
     import os, signal, psutil
     fleet = envfleet.make([CountingEnv] * 4, backend="process", workers=2)
@@ -193,13 +193,13 @@ def test_the_helper_process_is_killed(tmp_path: Path) -> None:
     try:
         fleet.step(np.zeros(4, int))
     except envfleet.errors.WorkerDied as error:
-        print("told", error.worker)
+        print("died", error.worker)
     fleet.close()
     """
     with started(tmp_path / "main.py", body) as (process, pids):
         output, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (0, "")
-        assert output.split("\n") == ["1 [1.0, 1.0, 1.0, 1.0]", "[1.0, 1.0, 1.0, 1.0]", "told 0", ""]
+        assert output.split("\n") == ["1 [1.0, 1.0, 1.0, 1.0]", "[1.0, 1.0, 1.0, 1.0]", "died 0", ""]
         assert not wait_gone(pids)
 
 
@@ -225,7 +225,7 @@ def test_a_forked_child_of_the_owner(tmp_path: Path) -> None:
 
 
 def test_a_fleet_within_a_fleet(tmp_path: Path) -> None:
-    """An environment that holds a fleet of processes of its own, as a hierarchical one might."""
+    """An environment that holds a process fleet, as a hierarchical one might."""
     body = """
     class OuterEnv(CountingEnv):
         def __init__(self):
@@ -254,7 +254,7 @@ def test_a_fleet_within_a_fleet(tmp_path: Path) -> None:
 
 
 def test_environments_may_have_children_of_their_own(tmp_path: Path) -> None:
-    """Workers are no daemons in multiprocessing's sense: an environment may start processes (minerl #113)."""
+    """Workers are not daemons in multiprocessing's sense: an environment may start processes (minerl #113)."""
     body = """
     import subprocess
     class ParentEnv(CountingEnv):

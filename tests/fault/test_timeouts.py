@@ -1,4 +1,4 @@
-"""A sub-environment that overruns step_timeout_s: told with its stack, its worker replaced on request."""
+"""A sub-environment that overruns step_timeout_s is reported with its stack; its worker is replaced on request."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _receive_until(fleet: Any, index: int) -> Any:
 
 
 def test_constructor_that_hangs() -> None:
-    """Gymnasium waits for ever, and says nothing."""
+    """Gymnasium waits forever without a message."""
     with pytest.raises(StartTimeout, match=r"workers \[1\] did not finish .*start_timeout_s=10(.|\n)*_act_up"):
         PROCESS([CountingEnv, functools.partial(FaultyEnv, "hang", "constructor")], start_timeout_s=10.0)
 

@@ -1,4 +1,4 @@
-"""What tests on a CUDA device need."""
+"""Fixtures of the tests on a CUDA device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents whose networks live on a CUDA device; skipped where torch finds none."""
+"""Agents with networks on a CUDA device; skipped where torch finds none."""
 
 from __future__ import annotations
 

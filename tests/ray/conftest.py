@@ -152,7 +152,7 @@ def raylet_of(node: Any) -> int:
 
 
 def no_actor_stays() -> bool:
-    """Whether all actors end within a moment: Ray knows of an end before the process is gone."""
+    """Wait for the end of all actors, which Ray reports before the process is gone; return whether they ended."""
     deadline = time.monotonic() + PATIENCE_S
     while actors() and time.monotonic() < deadline:
         time.sleep(0.1)

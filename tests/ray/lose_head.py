@@ -1,4 +1,4 @@
-"""A program whose cluster loses its head while fleets live; run by `test_head_lost.py`.
+"""Program with fleets on a cluster that loses its head; run by `test_head_lost.py`.
 
 Prints one JSON object per attempt: its name and its outcome.
 """
@@ -30,7 +30,7 @@ def attempt(what: str, action: Callable[[], Any]) -> None:
     try:
         action()
         outcome = "done"
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except Exception as error:  # noqa: BLE001 - any error is reported
         outcome = f"{type(error).__name__}: {error}"
     print(json.dumps({"what": what, "outcome": outcome}), flush=True)
 
@@ -50,7 +50,7 @@ def main() -> None:
     bystanders = {"tcp bystander": FAR(ENV_FNS, workers=1)}
     for fleet in (*fleets.values(), *bystanders.values()):
         fleet.reset(seed=0)
-    pids = {name: fleet.stats().workers[0].pid for name, fleet in fleets.items()}  # which Ray may not tell later
+    pids = {name: fleet.stats().workers[0].pid for name, fleet in fleets.items()}  # which Ray may not report later
     for kind in ("gcs_server", "raylet"):
         for info in head.all_processes[kind]:
             os.kill(info.process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Which cluster a fleet runs on, and what becomes of it."""
+"""The cluster that a fleet connects to, starts and ends."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def step_until_it_raises(fleet: Any) -> None:
 
 
 def test_ray_is_shut_down_under_the_fleet(ray_cluster: Cluster) -> None:
-    """Workers end with their actors, which is told at once; Ray is not started again behind the caller's back."""
+    """Workers end with their actors, which is reported at once; Ray is not started again implicitly."""
     fleets = [way([CountingEnv] * 2, workers=1, on_failure=failure) for way, failure in WAYS]
     try:
         for fleet in fleets:

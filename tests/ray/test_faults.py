@@ -1,4 +1,4 @@
-"""Actors and nodes are lost, and whatever waited for them is told, or goes on elsewhere."""
+"""Lost actors and nodes are reported, or replaced elsewhere."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def give_fault(fleet: Any, fault: str, env_index: int, duration_s: float = 60.0)
 
 
 def lose_worker(fleet: Any, fault: str, env_index: int, act: Any = lambda: None, duration_s: float = 60.0) -> str:
-    """Step a fleet whose sub-environment has the fault in the second step; returns what infos say of it.
+    """Step a fleet with the fault in the second step of a sub-environment; return the error in its infos.
 
     The worker is replaced, its rows end as truncated, and those of the other one are as if nothing were.
     """
@@ -200,7 +200,7 @@ fleet.step(np.zeros(4, np.int64))
 
 
 def test_no_place() -> None:
-    """What nobody has is told within the limit, with what was asked for and what there is; nothing stays behind."""
+    """A missing resource is reported within the limit, with the request and the cluster; no actor stays."""
     with pytest.raises(WorkersUnplaced) as caught:
         NEAR(SOUND, ray_options={"resources": {"unobtainium": 2}, "place_timeout_s": 1.0})
     error = caught.value

@@ -18,7 +18,7 @@ def ray_cluster() -> None:
 
 
 def test_head_is_lost() -> None:
-    """In a program of its own: Ray ends a program that was without a head for a minute."""
+    """Run in a separate program: Ray ends a program that was without a head for a minute."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.ray.lose_head"],
         cwd=Path(__file__).parents[2],
@@ -34,7 +34,7 @@ def test_head_is_lost() -> None:
     assert outcomes["again tcp raise"].startswith("FleetBroken")
     assert outcomes["again shared-memory restart"].startswith("ResetNeeded")
     for what, outcome in outcomes.items():
-        if what.startswith(("step ", "close ")):  # whoever is there goes on without a head
+        if what.startswith(("step ", "close ")):  # living workers do not need the head
             assert outcome == "done", what
     assert "the head of the Ray cluster does not answer at" in outcomes["lost shared-memory restart"]
     assert "WorkerDied" in outcomes["lost tcp raise"]

@@ -1,4 +1,4 @@
-"""What one may ask of Ray for the workers: places, environment variables; what cannot be had is told in time."""
+"""Resources and environment variables of workers on Ray; unavailable resources are reported in time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_placement_group(ray_cluster: Cluster, other_node: Any) -> None:
 
 
 def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster, other_node: Any, tmp_path: Path) -> None:
-    """Its worker goes on elsewhere; the worker of the other node does not notice. Nobody is placed on it any more."""
+    """Its worker is replaced on another node, whose worker is not affected; no worker is placed on it again."""
     # One worker a node: the head's other place is taken for now, and is the one left for the worker that is lost.
     taken = ray.util.placement_group([{"place": 1, "node:__internal_head__": 0.001}])
     ray.get(taken.ready(), timeout=PATIENCE_S)
@@ -126,7 +126,7 @@ import pytest, ray
 import envfleet
 from envfleet.errors import EnvfleetError
 os.environ["RAY_ADDRESS"] = "ray://127.0.0.1:{PORT}"
-with pytest.raises(EnvfleetError, match=r"ray job submit"):  # nobody connected yet
+with pytest.raises(EnvfleetError, match=r"ray job submit"):  # not connected yet
     envfleet.make("CartPole-v1", 2, backend="ray")
 assert not ray.is_initialized()
 ray.init()
@@ -154,7 +154,7 @@ def _is_served() -> bool:
 
 @pytest.fixture
 def client_server(ray_cluster: Cluster) -> Iterator[None]:
-    """What answers `ray://`; `ray start --head` starts one, too."""
+    """Server of `ray://`, which `ray start --head` starts too."""
     command = [sys.executable, "-m", "ray.util.client.server", "--mode", "specific-server", "--host", "127.0.0.1"]
     with subprocess.Popen(
         [*command, "--port", str(PORT), "--address", ray_cluster.address],
@@ -170,7 +170,7 @@ def client_server(ray_cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("client_server")
 def test_ray_client() -> None:
-    """A program connected by `ray://` is told that this will not do, and what will."""
+    """A program connected by `ray://` gets an error that names an alternative."""
     ran = subprocess.run(
         [sys.executable, "-c", CLIENT], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )

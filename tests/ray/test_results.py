@@ -1,4 +1,4 @@
-"""What a fleet on Ray returns is what a serial one returns, whichever way data goes."""
+"""A fleet on Ray returns the results of a serial one, over shared memory and TCP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build(kind: str, index: int) -> gymnasium.Env[Any, Any]:
 
 
 class Subject(NamedTuple):
-    """A way to run sub-environments, and what is told of it. Every mode once: they are the workers' affair alone."""
+    """A backend with its environments and mode; every mode once, since workers apply it on any transport."""
 
     way: RayBackend
     workers: int
@@ -149,6 +149,6 @@ def test_killed_while_idle(fleet: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_conforms(mode: AutoresetMode) -> None:
-    """What depends on the way data goes; with Ray, which starts slowly, the whole suite takes many minutes."""
+    """Checks that depend on the transport; the whole suite takes many minutes, as Ray starts slowly."""
     copies = [mode is AutoresetMode.SAME_STEP]
     check_backend(NEAR, cases=CHECKED, autoreset_modes=[mode], copy_modes=copies, skip=SKIPPED)

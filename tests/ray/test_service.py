@@ -1,4 +1,4 @@
-"""A service whose environments run on Ray, as the command that people start: the same numbers, also after SIGKILL."""
+"""`envfleet serve` with environments on Ray: the same results as a local fleet, also after SIGKILL."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def gym_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_readme_runs_as_it_is_written(gym_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a cluster with one CPU; with two workers in place of four, which start sooner."""
+    """On a cluster with one CPU; with two workers instead of four, which start sooner."""
     names: dict[str, Any] = {}
     exec(README[0], names)
     monkeypatch.delitem(sys.modules, "gym")  # so that it goes to the workers by value

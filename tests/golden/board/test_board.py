@@ -34,7 +34,7 @@ def games(name: str) -> Iterator[slice]:
 
 
 class Script:
-    """A generator whose draws are those of a recorded game."""
+    """Generator with the draws of a recorded game."""
 
     def __init__(self, *draws: float) -> None:
         self.draws = list(draws)
@@ -111,7 +111,7 @@ def test_connect_four_for_one_plays_the_recorded_games(seat: int) -> None:
 def test_2048_plays_the_recorded_games() -> None:
     file = load("2048")
     boards = file["boards"].T
-    # Without PlainEnv, whose typed fields would take a minute.
+    # Without PlainEnv: its typed fields would take a minute.
     state: Any = SimpleNamespace(cells=np.zeros(16, np.int64), action_mask=np.zeros(4, np.int64))
     out, params = np.zeros((4, 4, 31), np.bool_), Play2048.Params()
     for game, first in zip(games("2048"), file["first_boards"], strict=True):

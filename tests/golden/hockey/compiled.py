@@ -35,7 +35,7 @@ class State:
 
 
 class CompiledGames:
-    """One compiled environment that plays recorded games; it keeps the public one's ways between games."""
+    """One compiled environment that plays recorded games with the public game's behavior between games."""
 
     def __init__(self) -> None:
         self.env = KernelEnv(Hockey)
@@ -82,7 +82,7 @@ class CompiledGames:
         return self.env.step(both(action))
 
     def observe(self) -> NDArray[np.float32]:
-        """What both players see, `(2, 18)`."""
+        """Return the observations of both players, `(2, 18)`."""
         out = np.zeros((2, 18), np.float32)
         Hockey.observe(self.state, out)
         return out

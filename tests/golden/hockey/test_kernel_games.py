@@ -1,4 +1,4 @@
-"""Compiled hockey against the Box2D game: bodies, whole games side by side, scripted players, and who wins."""
+"""Compiled hockey against the Box2D game: bodies, whole games step by step, scripted players, and results."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ COMPILED = (
     "MiniGrid-LavaCrossingS9N2-v0",
     "MiniGrid-MultiRoom-N2-S4-v0",
 )
-# Each layout compiles anew, and all step alike.
+# Each layout is compiled separately, and all step alike.
 QUICK = {
     "MiniGrid-DoorKey-5x5-v0": AutoresetMode.SAME_STEP,
     "MiniGrid-LavaCrossingS9N2-v0": AutoresetMode.NEXT_STEP,
