@@ -35,7 +35,7 @@ def test_a_page_has_the_block_of_its_case(name: str) -> None:
 
 
 def test_a_tiny_comparison(tmp_path: Path) -> None:
-    # In a process of its own, since Gymnasium's shared memory stays open until the end of the process.
+    # In a separate process, since Gymnasium's shared memory stays open until the end of the process.
     words = ["serial", "busy", "steps=2", "loops=0", "num_envs=2", "--rounds", "2"]
     files = ["--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -1,4 +1,4 @@
-"""What runs on a worker of `WrapperRayVecEnv`, without Ray."""
+"""The code that `WrapperRayVecEnv` runs on a worker, without Ray."""
 
 from __future__ import annotations
 

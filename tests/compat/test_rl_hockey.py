@@ -96,7 +96,7 @@ def run(block: str) -> dict[str, Any]:
 
 
 def shorten(source: Path, target: Path) -> None:
-    """Write a configuration whose run is over in a moment."""
+    """Write a configuration of a very short run."""
     data = json.loads(source.read_text(encoding="utf-8"))
     for phase in data["curriculum"]["phases"]:
         phase["episodes"] = 8
@@ -116,7 +116,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "work"
 
 
-@pytest.mark.skipif(not DOCUMENTS, reason="the document is not beside this checkout")
+@pytest.mark.skipif(not DOCUMENTS, reason="the document is not next to this checkout")
 def test_these_are_the_blocks_and_commands_of_the_document() -> None:
     text = DOCUMENTS[0].read_text(encoding="utf-8")
     found = [

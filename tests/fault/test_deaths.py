@@ -66,7 +66,7 @@ def test_in_the_constructor(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", DEATHS)
 def test_in_close(fault: str) -> None:
-    """Everything is given back all the same; the death of a worker that was ending anyway may or may not be reported."""
+    """All resources are released; the death of a worker that was ending anyway may or may not be reported."""
     fleet = PROCESS(env_fns_with(fault, "close"))
     fleet.reset(seed=0)
     with contextlib.suppress(WorkerDied):

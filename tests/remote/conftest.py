@@ -1,4 +1,4 @@
-"""A service with several kinds of environments, a token for it, and a network that fails when it is told to."""
+"""A service with several kinds of environments, a token for it, and a network that fails on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFERED = (TURBOFAN, "CartPole-v1", "Blackjack-v1")
 
 
 class Place(NamedTuple):
-    """Where a service is."""
+    """Address, token and object of a service."""
 
     url: str
     token: str

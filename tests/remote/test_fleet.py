@@ -175,7 +175,7 @@ def test_what_cannot_be_asked_is_said(place: Place) -> None:
         for actions in ([0], [[0, 0]], [0.5, 0.5], [0, 3], "fly"):
             with pytest.raises(InvalidArgument):
                 fleet.step(actions)
-        assert fleet.step([0, 0])[1].shape == (2,)  # and it goes on
+        assert fleet.step([0, 0])[1].shape == (2,)  # and stays usable
         with pytest.raises(InvalidArgument, match="SAME_STEP"):
             _ = fleet.final_observations
         assert "2 sub-environments" in repr(fleet)

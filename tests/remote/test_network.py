@@ -1,4 +1,4 @@
-"""What the network and services do wrong: nothing is stepped twice, nothing is made up, and errors say what to do."""
+"""Failures of networks and services: no step is repeated or invented, and errors name a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be read behind a service: prices and pictures; and what cannot be reached, with the reason."""
+"""Attributes and frames that a service shows; all others are refused with the reason."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ NUM_ENVS = 5
 
 
 def make_both(place: Place, env: str, num_services: int = 1, **more: Any) -> tuple[Any, Any]:
-    """A remote fleet, and one here whose sub-environments are Python objects, each stepped by itself."""
+    """A remote fleet and a local one with Python sub-environments that are stepped one by one."""
     remote = envfleet.connect([place.url] * num_services, env, NUM_ENVS, token=place.token, **more)
     return remote, envfleet.make(env, NUM_ENVS, backend="serial", **more)
 
@@ -191,7 +191,7 @@ def test_what_was_refused_is_asked_again_and_the_others_go_on(place: Place) -> N
         for _ in range(2):
             with pytest.raises(ServiceRefused):
                 fleet.recv()
-        fleet.reset()  # or everything is begun anew
+        fleet.reset()  # or all rows would be reset
         assert fleet.step(np.zeros(4, np.int64))[1].shape == (4,)
 
 

@@ -1,4 +1,4 @@
-"""What people do with a remote fleet: train on it, and look at what the service says of them."""
+"""Uses of a remote fleet: training, and reading scores and quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small environment whose spaces are all that RLlib's default module can be fed with."""
+"""A small environment with the spaces that RLlib's default module accepts."""
 
 from __future__ import annotations
 

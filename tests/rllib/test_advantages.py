@@ -62,7 +62,7 @@ def learner() -> Any:
 
 
 def rllib_advantages(runner: PackedEnvRunner, rollouts: list[PackedRollout], state: Any) -> tuple[Any, Any, Any]:
-    """What RLlib's own pipeline makes of them: observations, advantages before standardising, value targets."""
+    """Return observations, advantages before standardizing and value targets of RLlib's pipeline."""
     config = PPOConfig().environment("CartPole-v1").rl_module(model_config=MODEL)
     config = config.training(gamma=GAMMA, lambda_=LAMBDA, train_batch_size=128, minibatch_size=128)
     learner = config.build_learner(env=gym.make("CartPole-v1"))

@@ -1,4 +1,4 @@
-"""What is spared in every step: RLlib's entry of each piece's time, and memory that is filled to be written again."""
+"""Work that each step avoids: RLlib's timers of connector pieces, and memory that is filled before it is written."""
 
 from __future__ import annotations
 

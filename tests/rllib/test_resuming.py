@@ -1,4 +1,4 @@
-"""Training goes on: after a checkpoint, here and with vec, and after a failure."""
+"""Training continues after a checkpoint, also with RLlib's vec, and after a failure."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def vec_config(env: str) -> PPOConfig:
 
 
 def sample(config: PPOConfig) -> Any:
-    """What an EnvRunner samples: its episodes, its metrics, its environment."""
+    """Sample with an EnvRunner; return its episodes, metrics and environment."""
     runner = SingleAgentEnvRunner(config=config, worker_index=0, num_workers=0)
     episodes, metrics = runner.sample(), runner.get_metrics()
     runner.stop()

@@ -62,7 +62,7 @@ def seeded_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """What is logged during the test; pytest's own `caplog` is off, as it would slow down every test."""
+    """Log of the test; pytest's `caplog` is off, since it slows down every test."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
     logging.getLogger().addHandler(handler)
@@ -84,7 +84,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> str:
-    """A database of its own, on one server for all tests."""
+    """A new database on one server for all tests."""
     name = f"test_{secrets.token_hex(4)}"
     engine = sa.create_engine(postgres_server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

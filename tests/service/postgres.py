@@ -1,4 +1,4 @@
-"""A PostgreSQL of its own, from what Debian's package postgresql installs."""
+"""A temporary PostgreSQL server, from Debian's package postgresql."""
 
 from __future__ import annotations
 

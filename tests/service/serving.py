@@ -55,7 +55,7 @@ def serve_here(settings: Settings) -> Iterator[tuple[httpx.Client, Service]]:
 
 
 class Command:
-    """`envfleet serve` in a process of its own; `kill` is SIGKILL."""
+    """`envfleet serve` in a separate process; `kill` sends SIGKILL."""
 
     def __init__(self, database: str, *options: str, port: int = 0) -> None:
         command = [sys.executable, "-m", "envfleet.cli", "serve", "--database", database, "--port", str(port), *options]

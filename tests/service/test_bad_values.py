@@ -1,4 +1,4 @@
-"""What no database, score or environment can hold is refused, with its cause."""
+"""Values that no database, score or environment can hold are refused with their cause."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_options_of_another_type_are_refused_by_name(ann: Caller, name: str, val
 
 
 def test_an_environment_that_states_no_penalty_is_not_ranked(tmp_path: Path) -> None:
-    """Wherever rewards are negative, whoever leaves after one step would lead."""
+    """With negative rewards, participants that leave after one step would lead."""
     with serve_here(make_settings(tmp_path)) as (http, service):
         ann = Caller(http, service.tokens.create("ann"))
         refused = ann.post("/fleets", env="CartPole-v1", num_envs=1, mode="ranked")

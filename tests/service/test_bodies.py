@@ -1,4 +1,4 @@
-"""Bodies and connections: nothing is read of strangers, little of most calls, and nobody is waited for without end."""
+"""Request bodies and connections: size limits, token checks before the first byte, and timeouts."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_every_reply_of_a_vectorized_step(ann: Caller, bob: Caller) -> None:
     assert [info["step"] for info in reply["infos"]] == [10, 10, 1, 10]
     assert [info["episode_id"] for info in reply["infos"]] == ids
     assert not {"degradation", "max_degradation", "repairs"} & {name for info in reply["infos"] for name in info}
-    # A dead one, somebody else's, one twice, nonsense, a bad action: none fails the others.
+    # An ended id, another user's, a duplicate, an invalid one, a bad action: none fails the others.
     foreign = group(bob, 1)[0]
     mixed = [ids[2], foreign, ids[0], ids[0], "nonsense", ids[1]]
     reply = step(ann, mixed, [0, 0, 0, 0, 0, 7])
@@ -140,7 +140,7 @@ def test_partial_resets_and_old_ids(ann: Caller, bob: Caller) -> None:
     assert reply["observations"][1:] == [[], []]
     assert reply["new_episode_ids"][1:] == [None, None]
     assert all(isinstance(info, dict) for info in reply["infos"])
-    # Clients that ignore new ids go on with the old one.
+    # Clients that ignore new ids continue with the old one.
     assert step(ann, [ids[1]], [0])["terminateds"] == [False]
     assert step(ann, [reply["new_episode_ids"][0]], [0])["infos"][0]["step"] == 20
     assert step(ann, ids, [0, 0, 0, 0])["terminateds"] == [True, False, False, False]
@@ -196,7 +196,7 @@ def test_scores_of_the_original_board(ann: Caller, service: Service) -> None:
     reply = step(caller, [*ids[:2], *seeded], [2, 2, 2])
     caller.json("/episode/reset", episode_id=ids[2])  # abandoned after one step
     metrics = caller.http.get(address).json()["metrics"]
-    assert metrics["total_episodes"] == 3  # not that with a seed of one's own
+    assert metrics["total_episodes"] == 3  # not the one with a seed
     assert metrics["total_maintenance"] == 1
     assert metrics["avg_steps"] == pytest.approx((2 + 2 + 1) / 3)
     assert metrics["failure_rate"] == 0.0

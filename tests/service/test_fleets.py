@@ -37,7 +37,7 @@ PENALTY = 150.0  # of an engine that is abandoned
 
 
 class Process:
-    """What a process of a service holds."""
+    """The parts of a process of a service."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.store = settings, Store(settings.database)
@@ -210,7 +210,7 @@ def test_fleets_left_alone_are_reaped_and_their_episodes_count(tmp_path: Path) -
 
 @pytest.mark.usefixtures("seeded_engines")
 def test_a_wrecked_episode_wrecks_nobody_elses_score(tmp_path: Path) -> None:
-    """Sixteen engines run when the fleet is closed, as in the guide, after somebody repaired until −900,000."""
+    """Sixteen engines run when the fleet is closed, as in the guide, after repairs down to −900,000."""
     with process(make_settings(tmp_path)) as here:
         ann, bob = here.user("ann"), here.user("bob")
         wreck = {"user_id": bob.user_id, "fleet_id": "f", "env": TURBOFAN, "is_ranked": True, "total": -900_000.0}

@@ -1,4 +1,4 @@
-"""Whatever bytes come in, the answer is no failure of the service, and nothing is stepped."""
+"""Arbitrary bytes cause no server error and step nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments that hang or cannot be made: their owner is told, others go on, and nothing of them stays."""
+"""Environments that hang or cannot be built: their user gets an error, others are not affected, nothing stays."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_who_makes_room_where_there_is_none_for_another_process(tmp_path: Path) 
         others = here.create(bob, num_envs=1)
         first = here.create(ann, num_envs=1)
         here.reset(ann, first, seeds=3)
-        with pytest.raises(Busy, match="all 2 worker processes"):  # all were used just now, and ann has no fewer
+        with pytest.raises(Busy, match="all 2 worker processes"):  # all were used just now, and ann has as many
             here.create(ann, num_envs=1)
         unused, used = here.fleets.held(others), here.fleets.held(first)
         assert unused is not None

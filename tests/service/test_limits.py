@@ -123,7 +123,7 @@ def test_a_long_log_is_made_again_over_several_calls(tmp_path: Path, monkeypatch
 
 
 def leave_fleet(settings: Settings) -> tuple[Identity, str]:
-    """A fleet of two, reset, whose service has ended."""
+    """A fleet of two that was reset before its service ended."""
     with process(settings) as here:
         user = here.user("ann")
         fleet = here.create(user, num_envs=2)

@@ -1,4 +1,4 @@
-"""Whether it lives, is ready, counts and logs; and the commands."""
+"""Health, readiness, metrics, logs, and the commands."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_access_log_is_json_without_tokens(tmp_path: Path, capsys: pytest.Ca
 
 
 def told(result: Result) -> str:
-    """What a command says in its panel, on one line."""
+    """Return the text of a command's panel on one line."""
     return " ".join(result.stderr.replace("│", "").split())
 
 

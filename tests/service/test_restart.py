@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of a run, start again, go on: bit by bit what would have come without."""
+"""A run over a service that is killed and restarted equals one without, to the bit."""
 
 from __future__ import annotations
 

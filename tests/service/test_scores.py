@@ -50,7 +50,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, li
 
 
 def expect(rows: list[dict[str, Any]], env: str, limit: int) -> dict[int, list[float]]:
-    """What counts of each user, the newest first."""
+    """Return the scored episodes of each user, newest first."""
     ranked = [{**row, "id": k} for k, row in enumerate(rows) if row["env"] == env and row["is_ranked"]]
     penalty = {TURBOFAN: PENALTY, OTHER: 7.5}[env]
     found: dict[int, list[float]] = defaultdict(list)

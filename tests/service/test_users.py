@@ -1,4 +1,4 @@
-"""Tokens, users who reach for what is another's, and quotas."""
+"""Tokens, access to other users' fleets, and quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backend and how many workers."""
+"""Choice of the backend and the number of workers."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""What may be given as an environment, and how its mistakes are explained."""
+"""Accepted forms of environments, and errors about all others."""
 
 import functools
 import re

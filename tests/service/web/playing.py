@@ -1,4 +1,4 @@
-"""Participants who play through the fleet protocol, so that pages have something to show."""
+"""Participants that play through the fleet protocol, as content for the pages."""
 
 from __future__ import annotations
 

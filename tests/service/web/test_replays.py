@@ -48,7 +48,7 @@ def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env
     seen: dict[tuple[int, int], tuple[Any, float]] = {}
     for number in range(40):
         seq = reply["seq"]
-        if number == 12:  # one begins anew with a seed, in the middle of its episode
+        if number == 12:  # one is reset with a seed, in the middle of its episode
             reply = ann.call(f"/fleets/{fleet}/reset", seq=seq, rows=[1], seeds=[77])
             continue
         actions = rng.choice(3, num_envs, p=(0.85, 0.1, 0.05)) if env == TURBOFAN else rng.integers(0, 2, num_envs)

@@ -1,4 +1,4 @@
-"""Who may see what: sessions, forms of other sites, what is another's, hostile names."""
+"""Access: sessions, forms of other sites, other users' episodes, hostile names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the Gymnasium adapter have in common: the classes, and environments to compare them over."""
+"""Common parts of the tests of the Gymnasium adapter: the classes, and environments to compare them on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def faulty(fault: str, when: Any = "step", **options: Any) -> list[Any]:
 
 
 def cartpole(**options: Any) -> gymnasium.Env[Any, Any]:
-    """CartPole with metadata of its own, because Gymnasium's classes write into those they find."""
+    """CartPole with a copy of its metadata, because Gymnasium's classes write into it."""
     env = gymnasium.make("CartPole-v1", **options)
     env.metadata = dict(env.metadata)
     return env

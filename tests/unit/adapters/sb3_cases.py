@@ -1,4 +1,4 @@
-"""What the tests of the SB3 adapter have in common: ways to make one, environments, and a comparison."""
+"""Common parts of the tests of the SB3 adapter: constructors, environments, and a comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from envfleet.testing.envs import SpaceEnv
 SERIAL = functools.partial(FleetVecEnv, backend="serial")
 
 
-def PROCESS(env_fns: EnvFns, **options: Any) -> FleetVecEnv:  # noqa: N802  beside SERIAL
+def PROCESS(env_fns: EnvFns, **options: Any) -> FleetVecEnv:  # noqa: N802  like SERIAL
     return FleetVecEnv(env_fns, backend="process", workers=min(2, len(env_fns)), **options)
 
 

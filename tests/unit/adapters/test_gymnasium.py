@@ -1,4 +1,4 @@
-"""`AsyncFleet` and `SyncFleet` beside Gymnasium's own classes: the same calls, the same results.
+"""`AsyncFleet` and `SyncFleet` against Gymnasium's classes: the same calls, the same results.
 
 Each test runs on theirs and ours. What is unlike Gymnasium's on purpose is in `test_gymnasium_differences.py`.
 """

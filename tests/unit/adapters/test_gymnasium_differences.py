@@ -1,4 +1,4 @@
-"""Where `AsyncFleet` and `SyncFleet` differ from Gymnasium's classes on purpose, mostly because theirs has a defect."""
+"""Deliberate differences of `AsyncFleet` and `SyncFleet` from Gymnasium's classes, mostly because of defects there."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_call_that_raised_is_over() -> None:
 
 
 def test_ctrl_c_while_waiting(tmp_path: Path) -> None:
-    """What was under way is given up, and the next reset begins anew."""
+    """The pending call is abandoned, and the next reset starts new episodes."""
     release = tmp_path / "release"
 
     def interrupt() -> None:
@@ -265,7 +265,7 @@ def test_infos_of_unlike_types_keep_their_values(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["float16", "oneof", "text", "sequence", "graph", "custom", "part_odd"])
 def test_any_space(kind: str) -> None:
-    """With Gymnasium's shared memory: an error, or (OneOf) the observation of the first reset for ever."""
+    """With Gymnasium's shared memory: an error, or (OneOf) always the observation of the first reset."""
     with AsyncFleet([functools.partial(SpaceEnv, kind)] * 2) as envs:
         observations = [envs.reset(seed=0)[0], *(envs.step(ZEROS)[0] for _ in range(3))]
         assert all(observation in envs.observation_space for observation in observations)
@@ -331,7 +331,7 @@ def test_arguments_that_cannot_be_used() -> None:
 
 
 def test_sync_fleet_after_close() -> None:
-    """Gymnasium's goes on with closed sub-environments."""
+    """Gymnasium's class continues with closed sub-environments."""
     envs = SyncFleet([CountingEnv] * 2)
     envs.close()
     for call in (envs.reset, envs.render, lambda: envs.step(ZEROS), lambda: envs.set_attr("length", 1)):

@@ -1,4 +1,4 @@
-"""PettingZoo games as fleets whose rows are agents, next to the same games played one by one by PettingZoo's rules."""
+"""PettingZoo games as fleets with agents as rows, against the same games through PettingZoo's API."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Race:
 
 
 def replay_rows(env: Any, seed: int, actions: np.ndarray, mode: AutoresetMode) -> list[dict[str, np.ndarray]]:
-    """What the rows of one game are by PettingZoo's own calls."""
+    """Return the rows of one game by calls of PettingZoo."""
     names = env.possible_agents
     seen, infos = env.reset(seed=seed)
     steps, awaits = [], False

@@ -1,4 +1,4 @@
-"""`FleetVecEnv` beside Stable-Baselines3's `DummyVecEnv`: what is returned."""
+"""Results of `FleetVecEnv` against those of Stable-Baselines3's `DummyVecEnv`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_same_trajectories(ours: Make, name: str, close_later: Make) -> None:
 
 @pytest.mark.parametrize("ours", OURS)
 def test_episodes_as_monitor_has_them(ours: Make, close_later: Make) -> None:
-    """`ep_rew_mean` is made of them. With a `Monitor` of its own, a sub-environment's entry is kept."""
+    """`ep_rew_mean` is made of them. The entry of a sub-environment's `Monitor` is kept."""
     env_fns = [functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=10)] * 2
     monitored: EnvFns = [
         lambda: Monitor(gymnasium.make("Pendulum-v1", max_episode_steps=10), info_keywords=("marked",))
@@ -143,7 +143,7 @@ def test_seeds_and_options_wait_for_the_next_reset(kind: Make, close_later: Make
 
 @pytest.mark.parametrize("kind", ALL)
 def test_options_with_arrays(kind: Make, close_later: Make) -> None:
-    """Which cannot be asked whether they are equal."""
+    """Objects that raise when they are compared."""
     env = close_later(kind, [CountingEnv] * 2)
     for options in ({"start": 1, "goal": np.zeros(3)}, [{"start": start, "goal": np.zeros(3)} for start in (1, 1)]):
         env.set_options(options)

@@ -79,7 +79,7 @@ def test_ctrl_c_in_a_step(close_later: Make) -> None:
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("when", ["constructor", "reset", "step"])
 def test_errors_keep_their_type(ours: Make, when: Any, close_later: Make) -> None:
-    """SubprocVecEnv: `EOFError`, or a hang for ever."""
+    """SubprocVecEnv: `EOFError`, or a hang."""
 
     def use() -> None:
         env = close_later(ours, [CountingEnv, functools.partial(FaultyEnv, "raise", when)])
@@ -105,7 +105,7 @@ def test_worker_that_dies(close_later: Make) -> None:
 
 @pytest.mark.parametrize("ours", OURS)
 def test_restarts_look_like_a_time_limit(ours: Make, close_later: Make, tmp_path: Path) -> None:
-    """A trainer bootstraps from the last observation and goes on; `info["env_error"]` tells what happened."""
+    """A trainer bootstraps from the last observation and continues; `info["env_error"]` has the error."""
     env_fns = [CountingEnv, functools.partial(FaultyEnv, "raise", nth=3, once=once_marker(str(tmp_path)))]
     env = close_later(ours, env_fns, on_failure="restart")
     env.reset()

@@ -1,4 +1,4 @@
-"""`FleetVecEnv` beside Stable-Baselines3's `DummyVecEnv`: attributes, methods, frames, and SB3's wrappers on top."""
+"""`FleetVecEnv` against Stable-Baselines3's `DummyVecEnv`: attributes, methods, frames, and SB3's wrappers."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_under_vec_monitor(close_later: Make) -> None:
 
 
 def test_attributes_through_wrappers(close_later: Make) -> None:
-    """`VecEnvWrapper` looks attributes up by itself; the fleet's are within reach and hide none of its own."""
+    """`VecEnvWrapper` looks attributes up by itself; the fleet's are reachable and hide none of the wrapper's."""
     inner = close_later(SERIAL, ROLLOUTS["cartpole"])
     env: Any = VecCheckNan(VecNormalize(inner))
     assert env.unwrapped is inner

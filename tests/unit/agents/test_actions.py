@@ -119,4 +119,4 @@ def test_a_mask_of_another_size_is_refused() -> None:
             InvalidArgument, match=r"'action_mask' .* has 4 elements, expected one for each of 5 actions"
         ):
             make(seen, MOVES)
-    PPO(seen, spaces.Box(-1.0, 1.0, (2,)))  # which is no choice
+    PPO(seen, spaces.Box(-1.0, 1.0, (2,)))  # which is not a choice

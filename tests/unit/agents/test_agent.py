@@ -1,4 +1,4 @@
-"""What every agent promises: actions, determinism, saving, going on as if nothing had happened."""
+"""Promises of every agent: actions, determinism, saving, and resuming exactly."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Drift(gym.Env[Any, Any]):
 
 
 class Run:
-    """A training run that can be continued by another agent in its place."""
+    """A training run that another agent can continue."""
 
     def __init__(self, agent: Any) -> None:
         space = agent.action_space
@@ -374,7 +374,7 @@ def test_exploration_noise_belongs_to_a_sub_environment() -> None:
     assert steps.std() < 0.5 * noise.std()  # red noise moves slowly
     assert not np.allclose(noise[:, 0], noise[:, 1])
     part = agent.act_batch(observations[:1], env_indices=np.array([2])) - best[2]
-    assert np.abs(part - noise[-1, 2]).max() < 6 * steps.std()  # the noise of 2 goes on, not that of 0
+    assert np.abs(part - noise[-1, 2]).max() < 6 * steps.std()  # the noise of 2 continues, not that of 0
 
 
 def test_hyperparameters_and_spaces_are_checked() -> None:

@@ -83,7 +83,7 @@ def test_first_gradients_are_autograds(kind: str) -> None:
         pairs = zip(means_of(optimisers(compiled)[name]), means_of(optimiser), strict=True)
         largest = [float(wanted.abs().max()) for wanted in means_of(optimiser)]
         for number, (found, wanted) in enumerate(pairs):
-            layer = number // 2 * 2  # weight and bias, whose terms cancel out more
+            layer = number // 2 * 2  # weight and bias: their terms cancel out more
             scale = max(*largest[layer : layer + 2], 1e-6)
             assert float((found - wanted).abs().max()) < 3e-6 * scale, name
 

@@ -100,7 +100,7 @@ def test_the_layout_of_parameters_makes_no_difference() -> None:
 
 
 def test_parameters_that_lie_side_by_side_by_chance_are_joined() -> None:
-    """As those of two networks on a GPU, whose allocator cuts its memory into pieces without gaps."""
+    """Parameters as on a GPU: its allocator cuts memory into pieces without gaps."""
     both = np.arange(8, dtype=np.float32)
     first, second = torch.from_numpy(both[:4]), torch.from_numpy(both[4:])
     assert first.data_ptr() + 16 == second.data_ptr()
@@ -168,7 +168,7 @@ def test_a_deterministic_policy_finds_the_best_action() -> None:
 
 
 def test_a_penalty_keeps_a_deterministic_policy_off_the_bounds() -> None:
-    """Where more is always better, actions settle where the tanh has no slope: on hockey most of TD3's were there."""
+    """With an unbounded gradient, actions saturate where the tanh is flat, as most of TD3's did on hockey."""
     found = []
     for penalty in (0.0, 0.1):
         agent = TD3(SPACE, UNIT, TD3Config(**SMALL, saturation_penalty=penalty), seed=0)

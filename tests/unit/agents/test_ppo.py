@@ -84,7 +84,7 @@ def shift_old_log_probs(agent: PPO, shifts: torch.Tensor | float, monkeypatch: p
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_far_likelier_action_does_not_ruin_the_policy(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ratio would be infinite, and infinity times an advantage of 0 is no number."""
+    """Its ratio would be infinite, and infinity times an advantage of 0 is NaN."""
     agent, slab = an_agent(compiled=compiled), a_slab()
     shift_old_log_probs(agent, -1000.0, monkeypatch)
     figures = agent.update(slab)
@@ -93,7 +93,7 @@ def test_a_far_likelier_action_does_not_ruin_the_policy(compiled: bool, monkeypa
 
 
 def test_means_beyond_the_bounds_keep_densities_of_actions() -> None:
-    """A tanh of 12 and one of 13 are both 1 in float32: which was drawn cannot be told any more."""
+    """A tanh of 12 and one of 13 are both 1 in float32: the drawn one cannot be recovered."""
     policy, generator = SquashedPolicy(PUSH), torch.Generator().manual_seed(0)
     log_std = torch.full((2,), -2.0)
     inside, outside = torch.full((1000, 2), 2.0), torch.full((1000, 2), 12.0)

@@ -1,4 +1,4 @@
-"""Coloured noise: its spectrum, its variance, whose it is."""
+"""Colored noise: its spectrum, its variance, and one sequence per sub-environment."""
 
 from __future__ import annotations
 

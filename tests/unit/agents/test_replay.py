@@ -18,7 +18,7 @@ SPACE = spaces.Box(-np.inf, np.inf, (2,), np.float64)
 
 
 def add(replay: ReplayBuffer, first: int, count: int) -> None:
-    """Add transitions whose every column tells their number."""
+    """Add transitions with their number in every column."""
     arrays, place = replay.room(count)
     for number in range(first, first + count):
         columns = ((number, number), number, number, number / 1000, (number + 1, number + 1))

@@ -46,7 +46,7 @@ def test_a_failed_step_is_left_out_and_ends_its_episode() -> None:
     assert slab.truncated.tolist() == [[False, True], [False, False], [False, False]]
     assert (slab.ended_steps.tolist(), slab.ended_rows.tolist()) == ([0], [1])
     assert slab.final_observations.tolist() == [[1.0]]
-    assert slab.observations[1].tolist() == [[1.0], [0.0]]  # where nobody acted, an observation of another row
+    assert slab.observations[1].tolist() == [[1.0], [0.0]]  # rows without an action have the observation of another row
 
 
 def test_rows_that_nobody_has_hold_observations_of_the_space() -> None:

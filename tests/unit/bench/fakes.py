@@ -1,4 +1,4 @@
-"""Contenders and environments with a planted fault; a module of its own, since child processes import it."""
+"""Contenders and environments with a deliberate fault; a separate module, since child processes import it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def huge_observation() -> gymnasium.Env[Any, Any]:
 
 
 class Threaded(NullEnv):
-    """Starts threads of its own, as environments around a native library do."""
+    """Starts threads, as environments around a native library do."""
 
     def __init__(self, num_threads: int = 6) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is registered, and what of it is a kernel."""
+"""The registered environments, and which of them are kernels."""
 
 import io
 
@@ -23,7 +23,7 @@ def test_environments_of_others(monkeypatch):
     vector = EnvSpec("mine/Vector-v0", vector_entry_point="gymnasium:make")
     monkeypatch.setitem(gymnasium.registry, mine.id, mine)
     monkeypatch.setitem(gymnasium.registry, vector.id, vector)
-    assert ids("mine/") == ["mine/Env-v0"], "what has only a vector environment of its own is left out"
+    assert ids("mine/") == ["mine/Env-v0"], "environments with only a vector entry point are left out"
 
 
 def test_the_list():

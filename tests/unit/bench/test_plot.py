@@ -9,7 +9,7 @@ from tests.unit.bench.samples import entry, report, run
 from envfleet.bench.plot import plot_report
 from envfleet.errors import InvalidArgument
 
-ONE = run(entry("loop", 1_000, 1_100), entry("envfleet-process", 2_000), entry("somebody-else", 10))
+ONE = run(entry("loop", 1_000, 1_100), entry("envfleet-process", 2_000), entry("another-library", 10))
 MANY = [run(entry("loop", 1_000), entry("envpool", 90_000 * size), num_envs=size) for size in (1, 8)]
 OTHER = run(entry("loop", 5), entry("envfleet-serial", 4), workload="image")
 

@@ -1,4 +1,4 @@
-"""What a person reads."""
+"""The report as text."""
 
 import dataclasses
 import io

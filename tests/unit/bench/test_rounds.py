@@ -1,4 +1,4 @@
-"""Contenders in their own processes: a faulty one is reported and the others go on."""
+"""Contenders in separate processes: a faulty one is reported, and the others are measured."""
 
 import pytest
 from tests.unit.bench.fakes import NULL, FakeContender

@@ -1,4 +1,4 @@
-"""The search on a fake whose best fleet is known, with a clock that only the fake moves."""
+"""The search on a fake with a known best fleet and a simulated clock."""
 
 import itertools
 import json

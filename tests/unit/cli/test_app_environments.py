@@ -73,7 +73,7 @@ def trained(config: dict[str, Any], folder: Path) -> Path:
 
 
 class Dark(CartPoleEnv):
-    """Has no pictures."""
+    """Renders nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ def test_arguments_that_a_game_does_not_take_are_named() -> None:
 
 
 def nothing() -> None:
-    """An environment whose `return` was forgotten."""
+    """An environment with a missing `return`."""
 
 
 def licensed() -> None:

@@ -1,4 +1,4 @@
-"""The commands for trained players as a person types them, with a window that nobody sees."""
+"""The commands for trained players, with a hidden window."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_watch_writes_the_games_that_evaluate_counts(tmp_path: Path) -> None:
     games = play("strong", "weak", 1, seed=5)
     what = {1: "strong won", 0: "a draw", -1: "weak won"}[int(games.outcomes[0])]
     assert f"Game 1, strong on the left: {what} after {games.lengths[0]} steps." in flat(result.output)
-    assert imageio.imread(film, index=0).shape == (518, 600, 3)  # with who plays, the score and the clock above
+    assert imageio.imread(film, index=0).shape == (518, 600, 3)  # with players, score and clock above
 
 
 def test_games_that_are_shown_are_those_that_are_counted(run: Path) -> None:

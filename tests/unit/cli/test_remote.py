@@ -1,4 +1,4 @@
-"""What `envfleet status` makes of the answers of something that is no envfleet service."""
+"""`envfleet status` with replies of something that is not an envfleet service."""
 
 from __future__ import annotations
 

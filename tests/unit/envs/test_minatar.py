@@ -30,7 +30,7 @@ Act = Callable[[NDArray[np.bool_], np.random.Generator], int]
 
 
 class Draws:
-    """What the package asks of its `RandomState`, drawn as the kernel draws."""
+    """The methods of `RandomState` that the package calls, with the kernel's draws."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -79,7 +79,7 @@ def go_up(board: NDArray[np.bool_], rng: np.random.Generator) -> int:
 
 
 def avoid(*planes: int, rows: tuple[int, int] = (1, 8)) -> Act:
-    """Return a policy that moves at random within rows, but not into, below or beside a cell with what kills."""
+    """Return a policy that moves at random within rows, but not into, below or next to a deadly cell."""
 
     def act(board: NDArray[np.bool_], rng: np.random.Generator) -> int:
         y, x = np.argwhere(board[..., 0])[0].tolist()

@@ -1,4 +1,4 @@
-"""MiniGrid kernels: what minigrid has no equal of, such as frames and checks of parameters."""
+"""MiniGrid kernels: features without a counterpart in minigrid, such as frames and checks of parameters."""
 
 from __future__ import annotations
 

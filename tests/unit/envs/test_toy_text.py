@@ -30,7 +30,7 @@ TWO_STARTS = ["SFFG", "FHHF", "FFFF", "HFFS"]
 
 
 class FloatProb(gym.Wrapper):
-    """Tells probabilities as floats: of the int 1 of a reset Gymnasium's vector environment makes a column of ints."""
+    """Reports probabilities as floats: the int 1 of a reset would make Gymnasium's vector environment store ints."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = super().reset(**options)

@@ -17,7 +17,7 @@ Policy = Callable[[int, NDArray[Any]], Any]
 
 
 class Lives(NamedTuple):
-    """What became of many engines: one entry each."""
+    """Results of many engines, one entry each."""
 
     returns: NDArray[np.float64]
     failed: NDArray[np.bool_]
@@ -86,7 +86,7 @@ TABLE: dict[str, tuple[Policy, float, float, float, float | None]] = {
 def test_returns_of_known_policies(name: str) -> None:
     policy, mean, sd, failures, flights = TABLE[name]
     lives = live(policy)
-    # The table comes of as many engines or fewer: 99.99 % of the difference of two means.
+    # The table is of as many engines or fewer: 99.99 % interval of the difference of two means.
     margin = 4.0 * sd * np.sqrt(1 / NUM_ENGINES + 1 / 2000)
     assert lives.returns.mean() == pytest.approx(mean, abs=margin)
     share = max(failures * (1 - failures), 0.002)

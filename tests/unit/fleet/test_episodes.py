@@ -52,7 +52,7 @@ def make(mode: AutoresetMode, env: Any = DiceEnv) -> Any:
 
 
 def entries(episodes: EpisodeStats, size: int = NUM_ENVS) -> tuple[dict[str, Any], Any]:
-    """What the infos say of the episodes that ended in the last step in which some did."""
+    """Return the episode statistics in the infos of the last step that ended an episode."""
     found = episodes.ended_episodes().entries(size)
     return found["episode"], found["_episode"]
 
@@ -119,7 +119,7 @@ def test_same_step_equals_gymnasium_s_single_wrapper():
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_gymnasium_s_vector_wrapper_agrees_where_it_is_right(mode):
-    """Pins what the test above works around: should this fail, Gymnasium has been mended and both modes can be one."""
+    """Pins what the test above works around: if this fails, Gymnasium has fixed it and both modes can be tested together."""
     vector_env: Any = RecordEpisodeStatistics(make(mode))
     vector_env.reset(seed=3)
     episodes = EpisodeStats(NUM_ENVS, mode)

@@ -1,4 +1,4 @@
-"""What a fleet says of seeds, statistics, objects and memory is so, in the corners too."""
+"""Seeds, statistics, objects and memory of a fleet, including corner cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet that was closed and is no longer referenced leaves nothing behind, without a garbage collection."""
+"""A closed fleet without references leaves nothing behind, without a garbage collection."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_closed_fleet_is_freed_at_once(make_fleet: Callable[..., Any]) -> None
         kept = use(fleet)
         del fleet
         assert [one() for one in kept] == [None, None]
-        if kind != "remote":  # whose service is in this process, too
+        if kind != "remote":  # its service is in this process, too
             assert psutil.Process().num_fds() <= before
 
 

@@ -32,7 +32,7 @@ class _Vectors(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class LinearReward(gym.Wrapper[Any, Any, Any, Any]):
-    """As MO-Gymnasium's wrapper of this name, which has no `reward_space`."""
+    """Like MO-Gymnasium's wrapper of this name, which lacks a `reward_space`."""
 
     def step(self, action: Any) -> Any:
         result: Any = self.env.step(action)

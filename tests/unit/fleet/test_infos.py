@@ -88,7 +88,7 @@ def test_keys_keep_the_order_of_gymnasium():
 
 
 def one_key(*values: Any) -> Any:
-    """What stands under a key that sub-environments 1, 2, … gave these values."""
+    """Return the value of an info key with these values of sub-environments 1, 2, …."""
     infos = batch_infos(len(values) + 1, [(i + 1, {"key": value}) for i, value in enumerate(values)])
     assert infos["_key"].tolist() == [False] + [True] * len(values)
     return infos["key"]
@@ -186,7 +186,7 @@ class Plain:
 
 
 class Unlike(list[int]):
-    """A list of a class of its own."""
+    """A subclass of list."""
 
 
 def mutable_info() -> dict[str, Any]:
@@ -313,7 +313,7 @@ Dense = dict[str, tuple[Any, Any]]
     st.lists(st.integers(0, 1) | st.floats(0, 1, width=16).map(np.float16) | st.text(max_size=1), max_size=2),
 )
 def test_finished_columns_merge_as_if_they_had_come_as_objects(kind, others):
-    """Whether a number travels in a column or by mail, what comes out has the same type."""
+    """Numbers have the same type through a column and by mail."""
     given_values = [kind(1), kind(0)]
     array, mask = np.zeros(NUM_ENVS, np.dtype(kind)), np.zeros(NUM_ENVS, np.bool_)
     array[:2], mask[:2] = given_values, True

@@ -74,7 +74,7 @@ SPACES = nested(FIXED | OBJECTS)
 """Every space, empty dicts and tuples too."""
 
 ITERABLE_SPACES = nested(FIXED | OBJECTS, min_size=1)
-"""Spaces whose batches Gymnasium can iterate over: it cannot count the rows of an empty one."""
+"""Spaces with batches that Gymnasium can iterate over: it cannot count the rows of an empty one."""
 
 
 def allocate(layout: SpaceLayout, n: int) -> tuple[list[NDArray[Any]], list[list[Any]]]:

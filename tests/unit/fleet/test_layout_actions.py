@@ -1,4 +1,4 @@
-"""What a person may pass as actions: Gymnasium's batches, lists, tensors; and a clear refusal of the rest."""
+"""Accepted forms of actions: Gymnasium's batches, lists, tensors; all others are refused clearly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sub-environment may return: anything that holds the right numbers, and a clear refusal of the rest."""
+"""Values of sub-environments: any form of the right numbers is accepted, all else is refused clearly."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[st
 
 
 def look() -> dict[str, Any]:
-    """What the code does, and what numba is made of that kernels might change."""
+    """Return the results of the code, and the parts of numba that kernels might change."""
     typing = cpu_target.typing_context
     return {
         "calls": [attempt(*call) for call in CALLS],

@@ -1,4 +1,4 @@
-"""Kernels whose observations and actions are a `Dict` or a `Tuple`."""
+"""Kernels with observations and actions that are a `Dict` or a `Tuple`."""
 
 from __future__ import annotations
 

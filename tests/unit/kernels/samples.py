@@ -16,7 +16,7 @@ _KICKS = np.array([0.5, -1.0, 0.25, 2.0])
 
 
 def policy_generator(seed: int, env_index: int) -> np.random.Generator:
-    """What a rollout's policy draws from for one sub-environment."""
+    """Return the generator from which a rollout's policy draws for one sub-environment."""
     return np.random.default_rng([seed, env_index + 1])
 
 
@@ -168,7 +168,7 @@ class Drifter(Kernel):
 
 
 class Dials(Kernel):
-    """A Box of ints, with bounds of their own for each element, which choose from a table."""
+    """A Box of ints with bounds per element, which choose from a table."""
 
     observation_space: ClassVar[spaces.Box] = spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = spaces.Box(np.array([0, 5], np.int32), np.array([3, 9], np.int32), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Helpers of a sample kernel in a module of their own."""
+"""Helpers of a sample kernel in a separate module."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from envfleet.kernels.engine import KernelEngine
 
 
 class Interface:
-    """Somebody's array, by NumPy's protocol."""
+    """An array of another library, by NumPy's protocol."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -408,7 +408,7 @@ def test_actions_that_would_wrap_around_are_refused() -> None:
 
 
 PatientWalker = type("Walker", (Walker,), {"has_own_params": True})
-"""Walks as `Walker`, and is compiled for parameters of its own at once."""
+"""Walks like `Walker`, and is compiled for its parameters at once."""
 
 
 def test_a_kernel_with_own_params_is_compiled_once() -> None:

@@ -1,4 +1,4 @@
-"""What a fleet of a kernel refuses, and that it says what was called and what to do."""
+"""Calls that a fleet of a kernel refuses; errors name the call and the remedy."""
 
 from __future__ import annotations
 

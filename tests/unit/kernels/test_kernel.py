@@ -33,7 +33,7 @@ def test_parameters_are_taken() -> None:
 
 
 class Faulty(Drifter):
-    """Its reset goes on from the last episode, if that is what it is told, or its observation leaves the space."""
+    """On request, its reset continues the last episode, or its observation leaves the space."""
 
     class Params:
         is_keeping: bool = False
@@ -72,7 +72,7 @@ def test_a_mismatch_names_the_field_and_both_values(monkeypatch: pytest.MonkeyPa
     compiled = trial._make
 
     class Off:
-        """A fleet whose compiled code would add one at the third step."""
+        """A fleet with compiled code that adds one at the third step."""
 
         def __init__(self, fleet: Any) -> None:
             self.fleet, self.steps = fleet, 0

@@ -1,4 +1,4 @@
-"""Kernels with time limits of their own: steps that return `truncated`, too."""
+"""Kernels with built-in time limits: steps that return `truncated`, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels whose observations and actions are a `Dict` or a `Tuple`: several arrays of one sub-environment."""
+"""Kernels with `Dict` or `Tuple` observations and actions: several arrays of one sub-environment."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_a_changed_class_counts_from_the_next_fleet() -> None:
 
 
 def place(kernel: type[Kernel], *, has_own_params: bool = False) -> Path:
-    """Where the machine code of a kernel is kept."""
+    """Return the path of a kernel's machine code."""
     spec = read_kernel(kernel)
     text = CpuTarget(Source(BufferPlan(spec), has_own_params=has_own_params)).text()
     module = make_module(spec.name, text, "loops", key=cache_key(spec))

@@ -94,7 +94,7 @@ def test_work_is_shared_as_soon_as_it_is_worth_a_thread(monkeypatch: pytest.Monk
             slices = team.run(take(2.1 * WORTH_NS), 8)
         assert slices == [(0, 500), (500, 500)]
         assert len(team.run(take(1000 * WORTH_NS), 64)) == 1
-        assert len(team.run(take(1000 * WORTH_NS), 64)) == 4  # one that long tells enough
+        assert len(team.run(take(1000 * WORTH_NS), 64)) == 4  # one long step is enough
         assert len(team.run(take(1000 * WORTH_NS))) == 1
     finally:
         team.close()

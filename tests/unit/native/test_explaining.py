@@ -1,4 +1,4 @@
-"""Mistakes in a kernel are told in its author's own terms: the line, what was found, and what to write."""
+"""Errors about kernels name the author's line, the mistake, and the correct code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel's functions refer to: made compilable, found, and told apart."""
+"""References of a kernel's functions: compiled, found, and distinguished."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(1200)  # compiles in a new process, on a busy m
 
 @pytest.fixture(scope="module")
 def looks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `foreign_code` sees before and after the first kernel of a new process is compiled."""
+    """Reports of `foreign_code` before and after the first kernel of a new process is compiled."""
     environment = {**os.environ, "ENVFLEET_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
     command = [sys.executable, "-m", "tests.unit.kernels.foreign_code"]
     root = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""What functions refer to is found through every container, and told apart by value and by code."""
+"""References of functions are found in every container, and distinguished by value and by code."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_integers(way: Way, span: int, low: int) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0, 0), (3, 3), (5, -2), (INT64.max, INT64.min)])
 def test_integers_between_equal_bounds_are_the_lower_one(way: Way, low: int, high: int) -> None:
-    """Which may be an index; the generator stays as it is."""
+    """The draw may be an index; the generator stays as it is."""
     record, generator = seeded(way, 3), np.random.default_rng(3)
     assert way(METHODS["integers"])(record, low, high) == low
     assert_same_state(record, generator)

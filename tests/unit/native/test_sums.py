@@ -1,4 +1,4 @@
-"""Sums and means of floats, ints beside a uint64, and slices that overlap are NumPy's to the bit."""
+"""Sums and means of floats, ints with a uint64, and overlapping slices equal NumPy's to the bit."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ONES = np.ones(4, np.int64)
 
 
 class CountingService(ServiceLink):
-    """A service whose sub-environments add up their actions; it keeps numbers and keys as the protocol has it."""
+    """A service with sub-environments that add up their actions; it keeps sequence numbers and keys."""
 
     def __init__(self, num_envs: int) -> None:
         super().__init__("http://none", None)

@@ -1,4 +1,4 @@
-"""What libraries of this room open once and keep, so that it is no leak of the test that needs it first."""
+"""Resources that libraries open once and keep, opened before the leak check."""
 
 from __future__ import annotations
 

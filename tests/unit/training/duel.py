@@ -1,4 +1,4 @@
-"""Rock, paper and scissors: nobody sees anything; `Broken` raises in its second step."""
+"""Rock, paper and scissors with constant observations; `Broken` raises in its second step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of mistakes in configuration files."""
+"""Errors about mistakes in configuration files."""
 
 from __future__ import annotations
 

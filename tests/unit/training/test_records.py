@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what is left of it after a kill."""
+"""Files of a run, also after a kill."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) 
 
 
 def shown(*events: Event, is_terminal: bool, width: int = 80) -> str:
-    """What the progress bar writes, without colours."""
+    """Return the text of the progress bar without colors."""
     text = io.StringIO()
     bar = ProgressBar(
         Console(file=text, force_terminal=is_terminal, color_system="standard", width=width, legacy_windows=False)
@@ -432,5 +432,5 @@ def test_without_a_terminal_evaluations_are_lines() -> None:
 def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.training.records.progress._LINE_EVERY_S", 0.0)
     lines = shown(played.begin(transitions=1), *played.rounds(last=3), is_terminal=False, width=200).splitlines()
-    assert lines[0].startswith("a run goes on")
+    assert lines[0].startswith("a run continues")
     assert lines[-1].startswith("2% in 0:00:00, 0:00:10 left, phase shooting 1/2, transitions 480, steps/s ")

@@ -1,4 +1,4 @@
-"""A search over keys of a configuration: what it finds, what it ends early, and how it goes on after a kill."""
+"""A search over keys of a configuration: best trial, early ends, and resuming after a kill."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ NUM_ENVS = 3
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """A run that nobody interrupted, on the compiled game."""
+    """An uninterrupted run on the compiled game."""
     return run("compiled", tmp_path_factory.mktemp("whole"), "whole")
 
 
@@ -132,7 +132,7 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def alone(**training: Any) -> dict[str, Any]:
-    """A run for one, which learns beside the games."""
+    """A single-player run that learns in a thread."""
     return {
         "curriculum": {"phases": [{"name": "swing", "transitions": 600, "environment": {"id": "Pendulum-v1"}}]},
         "training": {"warmup_steps": 100, "eval_games": 2, "eval_frequency": None, "checkpoint_frequency": None}

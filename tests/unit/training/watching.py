@@ -1,4 +1,4 @@
-"""An observer for tests: it keeps what it was told."""
+"""An observer for tests: it keeps its events."""
 
 from __future__ import annotations
 

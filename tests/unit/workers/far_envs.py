@@ -1,4 +1,4 @@
-"""Environments for workers over TCP, in a module of their own, so that workers do not import the tests."""
+"""Environments for workers over TCP, in a separate module, so that workers do not import the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of `test_launch.py` run; each is called with its arguments and descriptors."""
+"""Functions that the processes of `test_launch.py` run, called with arguments and descriptors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def say_things(arguments: Any, fds: list[int]) -> None:
 
 
 def start_another(arguments: bytes, fds: list[int]) -> None:
-    """A worker that has a worker of its own."""
+    """A worker that has another worker."""
     from envfleet.workers.memory import NamelessFile
     from envfleet.workers.transports.launch import WorkerProcess
 

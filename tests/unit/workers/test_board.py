@@ -1,4 +1,4 @@
-"""How an owner chooses whether its fleet waits awake or asleep."""
+"""An owner's choice between waiting awake and asleep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envfleet.workers.engine import WorkersEngine
 
 
 class Machine:
-    """Cycles that take so many microseconds awake and asleep, on a clock of their own."""
+    """Cycles that take given microseconds awake and asleep, on a simulated clock."""
 
     def __init__(self, awake_us: float, asleep_us: float) -> None:
         self.line = lines_of(bytearray, 0)[0]
@@ -38,7 +38,7 @@ class Machine:
     ("awake_us", "asleep_us", "is_awake"),
     [
         (100, 300, True),
-        (4000, 150, False),  # others want the cores: who yields one gets it back late
+        (4000, 150, False),  # a busy machine: a yielded core comes back late
         (100, 102, False),  # a tie
         (1500, 1300, False),  # a policy on all cores, which workers awake slow down
     ],
@@ -53,7 +53,7 @@ def test_the_way_that_makes_cycles_shorter_is_kept(awake_us: float, asleep_us: f
 def test_the_way_changes_with_the_machine() -> None:
     machine = Machine(100, 300)
     machine.share_awake()
-    machine.costs_us[True] = 4000  # somebody else begins to compute
+    machine.costs_us[True] = 4000  # another program begins to compute
     machine.share_awake(256)
     assert machine.share_awake() < 0.02
     machine.costs_us[True] = 100

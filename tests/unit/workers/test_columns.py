@@ -26,7 +26,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 class Wire:
-    """Workers and an owner that share arrays; what has no column travels by mail."""
+    """Workers and an owner that share arrays; values without a column go by mail."""
 
     def __init__(self) -> None:
         # Only the known columns hold what a worker that died has left: new shared memory is zero.
@@ -103,7 +103,7 @@ def test_equals_infos_by_mail(steps):
 
 @given(st.lists(st.tuples(st.permutations(range(NUM_ENVS)), st.integers(1, NUM_ENVS), STEP), max_size=4))
 def test_rows_that_step_one_by_one(batches):
-    """Some rows, in any order: what the others told before is not told again."""
+    """Some rows, in any order: values that other rows reported before are not repeated."""
     wire = Wire()
     for order, size, infos in batches:
         rows = order[:size]

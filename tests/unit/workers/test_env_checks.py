@@ -1,4 +1,4 @@
-"""What a sub-environment returned wrongly is said in its own words, not in those of an array."""
+"""Errors about wrong return values name the sub-environment's values, not array internals."""
 
 from __future__ import annotations
 

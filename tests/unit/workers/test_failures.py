@@ -1,4 +1,4 @@
-"""What a failure shows of where it happened."""
+"""Location of a failure in its message and traceback."""
 
 from __future__ import annotations
 

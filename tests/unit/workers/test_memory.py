@@ -61,7 +61,7 @@ def held() -> tuple[Any, ...]:
 
 @pytest.fixture(autouse=True)
 def leaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Work in a temporary folder of one's own, and compare."""
+    """Run in a temporary folder and compare."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -331,7 +331,7 @@ except envfleet.errors.OutOfMemory as error:
 
 @pytest.mark.parametrize("has_memfd", [True, False])
 def test_dev_shm_is_full(has_memfd: bool) -> None:
-    """In a mount namespace of its own: memory has no name there, and where it needs a folder, the error names it."""
+    """In a separate mount namespace: memory needs no name there; if it needs a folder, the error names it."""
     in_namespace = ["unshare", "--mount", "sh", "-c", _FULL_SHM, "sh"]
     if (
         shutil.which("unshare") is None

@@ -1,4 +1,4 @@
-"""Sub-environments that are saved in the middle of their episodes go on exactly, or say that they cannot."""
+"""Sub-environments that are saved in the middle of their episodes continue exactly, or refuse to be saved."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Wide(GridWorld):
 
 
 class WidePixels(GridWorldPixels):
-    """An image whose cells are not square."""
+    """An image with cells that are not square."""
 
     observation_space = spaces.Box(0, 255, (10, 36, 3), np.uint8)
 

@@ -1,4 +1,4 @@
-"""HockeyEnv as a Gymnasium environment: seeds, starts, ends, and what is mended unless a quirk is asked for."""
+"""HockeyEnv as a Gymnasium environment: seeds, starts, ends, and defects that only quirks restore."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IDS = ("Hockey-v0", "Hockey-One-v0", "envfleet/Hockey-Box2D-v0", "envfleet/Hocke
 
 
 def state(**numbers: list[float]) -> np.ndarray:
-    """An observation of player one with both rackets in place and the puck where nobody is."""
+    """An observation of player one with both rackets in place and the puck away from them."""
     parts = {
         "one": [-3, 0, 0, 0, 0, 0],
         "two": [3, 0, 0, 0, 0, 0],

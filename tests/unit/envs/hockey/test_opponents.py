@@ -79,7 +79,7 @@ def test_observations_of_another_shape_are_refused(keep_mode: bool) -> None:
 
 @pytest.fixture
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A window nobody sees, and the keys that are pressed."""
+    """A hidden window, and the pressed keys."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     import pygame
 
@@ -125,7 +125,7 @@ def test_the_last_key_in_order_counts(keyboard: Any) -> None:
     pygame, pressed = keyboard
     pressed[pygame.K_DOWN] = pressed[pygame.K_LEFT] = pressed[pygame.K_RIGHT] = True
     player = HumanOpponent(Env())
-    player.act(np.zeros(18))[:] = 9  # an array of its own
+    player.act(np.zeros(18))[:] = 9  # a new array
     assert player.act(np.zeros(18)).tolist() == [0, -1, 0, 0]
 
 

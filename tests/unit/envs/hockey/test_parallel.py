@@ -15,7 +15,7 @@ from envfleet.errors import InvalidArgument
 
 def test_pettingzoo_has_nothing_to_say() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it imports environments of its own in an old way
+        warnings.simplefilter("ignore", DeprecationWarning)  # it imports its environments in a deprecated way
         from pettingzoo.test import parallel_api_test, parallel_seed_test
     parallel_api_test(HockeyParallelEnv(), num_cycles=600)
     parallel_seed_test(HockeyParallelEnv, num_cycles=100)

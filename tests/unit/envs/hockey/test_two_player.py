@@ -1,4 +1,4 @@
-"""The Box2D game with both players side by side: its face, its settings, its ends, and saved games that go on."""
+"""The Box2D game for two players: interface, settings, ends, and saved games."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def assert_same(expected: Any, found: Any, error: float = 1e-6) -> None:
-    """Equal infos or arrays; the times of episodes are nobody's business."""
+    """Assert equal infos or arrays, except for the times of episodes."""
     if isinstance(expected, dict):
         assert set(expected) == set(found)
         for key in expected:
@@ -352,7 +352,7 @@ def test_rules_hold_on_the_device_too() -> None:
 
 
 def check_rollouts(fleets: Any, policy: Any, error: float = 0.0) -> tuple[Any, Any]:
-    """Roll out on both devices, twice, and compare everything; to the bit, if there is no network."""
+    """Roll out on both devices, twice, and compare everything; to the bit without a network."""
     for _ in range(2):
         expected, found = (fleet.rollout(policy, 8, seed=4) for fleet in fleets)
         for field in ("all_observations", "actions", "rewards", "terminated", "truncated", "is_reset", "infos"):

@@ -107,12 +107,12 @@ def row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int], NDArray[An
 
 
 def read_only(value: Any) -> Any:
-    """What is given: the rules are the compiler's."""
+    """Return the argument: the rules are the compiler's."""
     return value
 
 
 def as_generator(record: Any) -> Any:
-    """What is given: such records have the draws as methods."""
+    """Return the argument: such records have the draws as methods."""
     return record
 
 
@@ -156,7 +156,7 @@ def dense(inputs: int, outputs: int, place: int) -> Callable[..., None]:
 
 
 def address_of(array: Any) -> int:
-    """Where a simulated device array begins."""
+    """Return the address of a simulated device array."""
     return int(array.ctypes.data)
 
 
@@ -166,7 +166,7 @@ def clear(memory: Any, stream: Any) -> None:
 
 
 def launcher(entry: Any, blocks: int, threads: int, stream: Any) -> Callable[..., None]:
-    """What runs an entry point as so many threads; the simulator's own launchers share their configuration."""
+    """Return a launcher with a number of threads; the simulator's own launchers share their configuration."""
 
     def launch(*args: int) -> None:
         entry[blocks, threads, stream](*args)
@@ -176,5 +176,5 @@ def launcher(entry: Any, blocks: int, threads: int, stream: Any) -> Callable[...
 
 @contextlib.contextmanager
 def translating() -> Iterator[None]:
-    """Around compilation, which there is none of."""
+    """Do nothing: the simulator compiles nothing."""
     yield

@@ -1,4 +1,4 @@
-"""What is said where kernels cannot run on CUDA."""
+"""Errors where kernels cannot run on CUDA."""
 
 from __future__ import annotations
 

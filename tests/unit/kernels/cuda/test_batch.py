@@ -1,4 +1,4 @@
-"""Kernels on CUDA under numba's simulator, in a process of its own: the simulator replaces numba's compiler."""
+"""Kernels on CUDA under numba's simulator, in a separate process: the simulator replaces numba's compiler."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_what_a_learner_needs_is_what_torch_finds_step_by_step(kernel: Any, head
 
 
 def check_advantages(rollout: Any, policy: MLP, mode: str) -> None:
-    """Estimate the advantages anew, episode by episode, from the definition."""
+    """Estimate the advantages episode by episode, from the definition."""
     gamma, gae_lambda = 0.9, 0.8
     advantages, returns = rollout.advantages(gamma, gae_lambda)
     values = network(policy.critic, torch.from_numpy(rollout.all_observations).float())[..., 0].double().numpy()

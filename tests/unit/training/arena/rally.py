@@ -53,7 +53,7 @@ class Rally(gymnasium.Env[Any, Any]):
 
 
 class RallyGame(HockeyGame):
-    """What training knows of it."""
+    """The game for training."""
 
     observation_space: Any = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space: Any = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -1,4 +1,4 @@
-"""Games of the learner against itself: both sides are its experience, each as it saw it, and nobody else's is."""
+"""Games of the learner against itself: it learns from both sides' own observations, and from no other seats."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
 def rounds(
     arena: Arena, agent: Agent[Any], learner: Learner, count: int
 ) -> Iterator[tuple[tuple[str, ...], NDArray[Any], ArenaStep]]:
-    """Play from a reset on, as the loop does; opponents by name, actions, and what came of them."""
+    """Play from a reset, as the loop does; return opponents by name, actions, and their results."""
     observations = arena.reset(seed=3)
     for _ in range(count):
         actions = np.full((arena.num_seats, *arena.single_action_space.shape), 9.0, np.float32)

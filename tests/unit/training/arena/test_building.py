@@ -1,4 +1,4 @@
-"""Which fleet a run gets where nobody says."""
+"""The default fleet of a run."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_games_do_not_depend_on_how_many_run_at_once(opponent: Any) -> None:
 
 
 class Rounded:
-    """A policy whose last bits depend on the shape of the batch and the place in it, as a matrix product's may."""
+    """A policy with last bits that depend on batch shape and row, as a matrix product's may."""
 
     def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
         tilt = 0.3 * np.sin(np.arange(len(observations)) + len(observations))

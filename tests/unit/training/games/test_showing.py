@@ -1,4 +1,4 @@
-"""What is written above the pictures of films, read back from the text that is drawn."""
+"""Captions of films, read back from the drawn text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run is in its curriculum, and how sure a win rate is."""
+"""Position of a run in its curriculum, and bounds of a win rate."""
 
 from __future__ import annotations
 

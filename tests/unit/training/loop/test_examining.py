@@ -1,4 +1,4 @@
-"""Evaluations against snapshots, and the ratings that come of them."""
+"""Evaluations against snapshots, and the resulting ratings."""
 
 from __future__ import annotations
 

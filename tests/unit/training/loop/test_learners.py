@@ -1,4 +1,4 @@
-"""Learning beside the games: the same bits whatever takes how long, and from a checkpoint in the middle."""
+"""Learning in a thread: the same bits at any timing, and from a checkpoint in the middle."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def delay(function: Callable[..., Any], longest_s: float) -> Callable[..., Any]:
 
 
 def play(agent: str, learning_s: float, acting_s: float, **training: Any) -> tuple[Any, list[Any]]:
-    """Train where learning and acting take a while; weights, and what was told."""
+    """Train with delays in learning and acting; return weights and events."""
     watcher = Watcher()
     with trainer_of(agent, watcher, **training) as trainer:
         own: Any = trainer.agent

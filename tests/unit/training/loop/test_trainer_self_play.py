@@ -1,4 +1,4 @@
-"""Training against itself, from both sides: what is counted, and how it goes on after an interruption."""
+"""Self-play from both sides: counters, and resuming after an interruption."""
 
 from __future__ import annotations
 

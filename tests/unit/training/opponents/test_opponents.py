@@ -143,7 +143,7 @@ def test_a_snapshot_finishes_its_game_despite_newer_ones(monkeypatch: pytest.Mon
 
 
 def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
-    """A network that was kept though nobody played it any more was saved, and its snapshot was not."""
+    """A cached network that was no longer played was saved without its snapshot."""
     learner = agent_of()
     pool = SnapshotPool(learner, 1)
     add_snapshot(pool, learner, 1)
@@ -171,7 +171,7 @@ def test_files_of_a_folder_are_drawn_latest_by_name(tmp_path: Path) -> None:
 def test_checkpoints_of_a_run_are_drawn_latest_is_not_best(tmp_path: Path) -> None:
     for name in ("000000000100", "best"):
         agent_of().save(tmp_path / "checkpoints" / f"{name}.pt")
-    (tmp_path / "resume.pt").write_bytes(b"all that a run needs to go on")
+    (tmp_path / "resume.pt").write_bytes(b"all that a run needs to resume")
     for folder in (tmp_path, tmp_path / "checkpoints"):
         latest = opponents_of(Entry(shelf=Files(folder, agent_of()), matchmaking="latest"))
         assert latest.names(ALL) == ("000000000100",) * 4

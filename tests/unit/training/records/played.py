@@ -39,7 +39,7 @@ def begin(folder: Path | None = None, transitions: int = 0) -> Began:
 
 
 def rounds(first: int = 0, last: int = ROUNDS, seed: int = 0) -> Iterator[Event]:
-    """What happens in these rounds, of two episodes each; the second half is another phase."""
+    """Return the events of these rounds, of two episodes each; the second half is another phase."""
     for number in range(first, last):
         rng = np.random.default_rng([seed, number])
         progress, phase = number / ROUNDS, number * 2 // ROUNDS

@@ -318,7 +318,7 @@ def test_too_few_processes(plant: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only some systems let a program choose its cores")
 def test_workers_that_fill_the_cores_wake_on_one_each() -> None:
-    """They move there and stay free to go elsewhere; a core that is no longer theirs is left alone."""
+    """They move there and stay free to go elsewhere; a core that they no longer own is left alone."""
     cores = sorted(os.sched_getaffinity(0))
     places = [Place(worker, len(cores), range(worker, worker + 1), len(cores), {}) for worker in range(len(cores))]
     assert [home_of(place) for place in places] == (cores if len(cores) > 1 else [None])

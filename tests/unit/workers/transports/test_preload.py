@@ -117,7 +117,7 @@ def test_a_module_that_was_changed(write: Write, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", ["raise ValueError('not here')", "sys.exit('not here')", "os._exit(7)"])
 def test_a_module_that_cannot_be_imported_by_others(write: Write, body: str, tmp_path: Path) -> None:
-    """What it raises is told as ever; a server that it ends is replaced."""
+    """Its exception is reported as usual; a server that it ends is replaced."""
     module = write(f"if os.getpid() != {os.getpid()}:\n    {body}")
     for _ in range(2):
         with pytest.raises(envfleet.errors.EnvfleetError, match=r"not here|exited with code [17]"):

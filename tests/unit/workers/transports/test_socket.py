@@ -1,4 +1,4 @@
-"""Connections: nobody is let in without the key, and frames survive however the network cuts them."""
+"""Connections: peers without the key are refused, and frames survive any fragmentation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def owner() -> Iterator[Owner]:
 
 
 class Worker(threading.Thread):
-    """Connects and introduces itself; keeps what comes of it."""
+    """Connects and introduces itself; keeps the outcome."""
 
     def __init__(self, address: Any, key: bytes = KEY, ticket: int = 7) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_whoever_holds_another_key_is_not(owner: Owner) -> None:
 
 
 def test_worker_does_not_trust_an_owner_without_the_key() -> None:
-    """Who answers at the address may be somebody else, and would send pickles next."""
+    """An impostor at the owner's address could send pickles next."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         worker = Worker(server.getsockname())
         peer, _ = server.accept()
@@ -104,7 +104,7 @@ def test_worker_does_not_trust_an_owner_without_the_key() -> None:
 
 
 def test_a_greeting_cannot_be_repeated(owner: Owner) -> None:
-    """Somebody who has listened cannot connect with what he heard: the nonce is another."""
+    """A recorded greeting cannot be replayed: the nonce differs."""
     worker = Worker(owner.address)
     heard = []
     hear = owner.listener._hear  # what the owner reads
@@ -251,7 +251,7 @@ def test_a_torn_frame_is_never_seen(pair: tuple[Connection, Connection]) -> None
 
 
 def test_large_frames_both_ways_at_once(pair: tuple[Connection, Connection]) -> None:
-    """Neither side reads before it has sent all of it: whoever waits for room reads meanwhile."""
+    """Neither side reads before it has sent everything: a side that waits for room reads meanwhile."""
     size = 1 << 25
     found: dict[int, list[tuple[list[int], bytes]]] = {}
 
@@ -275,7 +275,7 @@ def test_who_waits_for_room_can_give_up(monkeypatch: pytest.MonkeyPatch) -> None
         one = Connection(socket.create_connection(server.getsockname()), lambda: True)
         other, _ = server.accept()
     with other:
-        one.send([0], [bytes(1 << 26)])  # nobody reads it
+        one.send([0], [bytes(1 << 26)])  # without a reader
         assert one.is_over
         one.close()
 

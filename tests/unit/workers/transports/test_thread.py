@@ -37,7 +37,7 @@ def test_threads_end_with_a_fleet_that_nobody_closed() -> None:
 
 
 def test_threads_leave_the_owners_garbage_to_be_collected() -> None:
-    """What `gc.freeze` keeps is never freed, such as a fleet in a cycle after an exception."""
+    """Objects that `gc.freeze` keeps are never freed, such as a fleet in a cycle after an exception."""
     gc.disable()  # so that it is not collected before the fleet is made
     try:
         gone = weakref.ref(Cycle())
