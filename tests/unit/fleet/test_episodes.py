@@ -119,7 +119,7 @@ def test_same_step_equals_gymnasium_s_single_wrapper():
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_gymnasium_s_vector_wrapper_agrees_where_it_is_right(mode):
-    """Pins what the test above works around: if this fails, Gymnasium has fixed it and both modes can be tested together."""
+    """Pins the workaround of the test above: if this fails, Gymnasium has fixed it and both modes can be one test."""
     vector_env: Any = RecordEpisodeStatistics(make(mode))
     vector_env.reset(seed=3)
     episodes = EpisodeStats(NUM_ENVS, mode)
