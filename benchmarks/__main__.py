@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures into a .png, .pdf or .svg file")
     parser.add_argument("--write", action="store_true", help="replace the tables of the documentation")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a ratio is below its floor")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     names = [word for word in args.words if "=" not in word]
     if not names:
         _list()

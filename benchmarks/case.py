@@ -118,7 +118,7 @@ class Trained:
     Attributes:
         value: The figure, such as the final return.
         curve: Points of its learning curve.
-        notes: More figures.
+        notes: More figures; `CPU s` is measured if it is not given.
     """
 
     value: float
@@ -167,7 +167,7 @@ class Session:
                 self.progress(f"{setting}, seed {seed}: {name}")
                 start_s = time.process_time()
                 trained = train(seed)
-                figures = {**trained.notes, "CPU s": time.process_time() - start_s}
+                figures = {"CPU s": time.process_time() - start_s, **trained.notes}
                 notes = {key: ", ".join([*_split(before.notes, key), f"{one:,.4g}"]) for key, one in figures.items()}
                 values, curves = (*before.values, trained.value), (*before.curves, trained.curve)
                 self.add(Record(setting, name, values, notes, curves))

@@ -78,7 +78,7 @@ _CASES = (
         "kernels:compare_cartpole",
         "CartPole as a kernel against EnvPool, CartPoleVectorEnv and the bare loop",
         seconds=0.2,
-        pairs=(("kernel", None),),
+        pairs=tuple(("kernel", peer) for peer in ("EnvPool", "EnvPool, 1 thread", "CartPoleVectorEnv", "loop")),
         floors=(
             Floor("8", "kernel", "EnvPool", 15.0),
             Floor("1,024", "kernel", "EnvPool", 80.0),

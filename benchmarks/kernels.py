@@ -117,7 +117,7 @@ def compare_cartpole(session: Session, *, sizes: tuple[int, ...] = (1, 8, 1024, 
         contenders = {"kernel": kernel(num_envs), "kernel, copy=False": kernel(num_envs, copy=False)}
         for threads in (1, 2):
             if threads <= num_envs:
-                contenders[f"kernel, {threads} threads"] = kernel(num_envs, workers=threads)
+                contenders[f"kernel, workers={threads}"] = kernel(num_envs, workers=threads)
         if EnvPool().absence(resolve("CartPole-v1")) is None:
             contenders["EnvPool"] = envpool("CartPole-v1", num_envs)
             contenders["EnvPool, 1 thread"] = envpool("CartPole-v1", num_envs, 1)

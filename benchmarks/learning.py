@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -141,10 +142,32 @@ def compare_agents(session: Session, *, tasks: tuple[str, ...] = tuple(TASKS)) -
         session.train(f"{name}, {task.peer_env}", {"envfleet": ours, "Stable-Baselines3": peer})
 
 
-def _evaluated(task: Task, train: Callable[[Task, int], Points], seed: int) -> Trained:
-    curve = train(task, seed)
-    reached = next((transitions for transitions, value in curve if value >= task.goal), float("nan"))
-    return Trained(curve[-1][1], curve, {f"return {task.goal:g} after": reached})
+def _evaluated(task: Task, train: Callable[[Task, int], Evaluations], seed: int) -> Trained:
+    start_s = time.process_time()
+    evaluations = train(task, seed)
+    cpu_s = time.process_time() - start_s - evaluations.cpu_s
+    reached = next((transitions for transitions, value in evaluations.points if value >= task.goal), float("nan"))
+    notes = {f"return {task.goal:g} after": reached, "CPU s": cpu_s}
+    return Trained(evaluations.points[-1][1], evaluations.points, notes)
+
+
+class Evaluations:
+    """Evaluations of an agent while it trains, and the CPU time that they take.
+
+    Attributes:
+        points: Transitions and mean return of each evaluation.
+        cpu_s: CPU seconds of all evaluations.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task, self.points, self.cpu_s = task, Points(), 0.0
+
+    def after_step(self, transitions: int, act: Callable[[Any], Any]) -> None:
+        """Evaluate if the next evaluation is scheduled."""
+        if transitions >= (len(self.points) + 1) * self._task.every:
+            start_s = time.process_time()
+            self.points.append((transitions, evaluate(act, self._task.env)))
+            self.cpu_s += time.process_time() - start_s
 
 
 def evaluate(act: Callable[[Any], Any], env: str) -> float:
@@ -159,26 +182,21 @@ def evaluate(act: Callable[[Any], Any], env: str) -> float:
     return float(returns.mean())
 
 
-def train(task: Task, seed: int) -> tuple[Any, Points]:
+def train(task: Task, seed: int) -> tuple[Any, Evaluations]:
     """Train one of our agents by its own loop; return it and its evaluations."""
-    curve: Points = []
-
-    def after_step(transitions: int) -> None:
-        if transitions >= (len(curve) + 1) * task.every:
-            act = functools.partial(agent.act_batch, deterministic=True)
-            curve.append((transitions, evaluate(act, task.env)))
-
+    evaluations = Evaluations(task)
     options: dict[str, Any] = {"backend": "kernel", "autoreset_mode": "SAME_STEP", "final_infos": False}
     with envfleet.make(task.env, task.num_envs, **options) as fleet:
         kind: Any = find_agent(task.agent, "agent")
         observation_space, action_space = fleet.single_observation_space, fleet.single_action_space
         agent = kind(observation_space, action_space, task.config, num_envs=task.num_envs, seed=seed)
+        act = functools.partial(agent.act_batch, deterministic=True)
         if isinstance(agent, PPO):
             collector = Collector(fleet, int(task.updates), seed=seed)
             while agent.num_transitions < task.transitions:
                 agent.update(collector.collect(agent))
-                after_step(agent.num_transitions)
-            return agent, curve
+                evaluations.after_step(agent.num_transitions, act)
+            return agent, evaluations
         writer = TransitionWriter(fleet)
         observations, _ = fleet.reset(seed=seed)
         writer.reset(observations)
@@ -189,21 +207,19 @@ def train(task: Task, seed: int) -> tuple[Any, Points]:
             agent.remember(writer.step(actions, *step))
             if agent.is_ready:
                 agent.update(task.updates_per_step)
-            after_step(agent.num_transitions)
-    return agent, curve
+            evaluations.after_step(agent.num_transitions, act)
+    return agent, evaluations
 
 
-def _train_peer_with_evaluations(task: Task, seed: int) -> Points:
-    curve: Points = []
+def _train_peer_with_evaluations(task: Task, seed: int) -> Evaluations:
+    evaluations = Evaluations(task)
 
     def after_step(model: Any, infos: Any) -> None:
-        if model.num_timesteps >= (len(curve) + 1) * task.every:
-            curve.append(
-                (model.num_timesteps, evaluate(lambda seen: model.predict(seen, deterministic=True)[0], task.env))
-            )
+        act = functools.partial(model.predict, deterministic=True)
+        evaluations.after_step(model.num_timesteps, lambda observations: act(observations)[0])
 
     _train_peer(task, seed, after_step)
-    return curve
+    return evaluations
 
 
 def _train_peer(task: Task, seed: int, after_step: Callable[[Any, Any], None]) -> None:

@@ -147,4 +147,4 @@ def measure_limits(
             notes = {name: f"{bound:.2f}" for name, bound in bounds.items()}
             binding = max(bounds, key=lambda name: bounds[name])
             notes["limit"] = f"{binding}, {bounds[binding] / min(measured):.0%}"
-            session.add(Record(f"{num_envs:,}", f"{count} threads", measured, notes))
+            session.add(Record(f"{num_envs:,}", f"workers={count}", measured, notes))

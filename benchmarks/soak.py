@@ -7,6 +7,7 @@ and asks again, sends a call twice, drops the connection within a request, sends
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import random
 import re
@@ -260,7 +261,7 @@ def _open_fleets(url: str, token: str, count: int) -> tuple[httpx.Client, list[s
 def _step_fleets(opened: tuple[httpx.Client, list[str]]) -> list[float]:
     http, fleets = opened
     times = []
-    with http:
+    with contextlib.closing(http):
         for fleet in fleets[:: max(1, len(fleets) // 10)]:
             start_s = time.perf_counter()
             _post(http, f"/fleets/{fleet}/step", seq=1, actions=np.zeros(1, np.int64))

@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,11 @@ from envfleet.training.games import Rink
 OPPONENTS = ("strong", "weak")
 
 
-def _figures(result: RunResult, games: int, engines: tuple[str, ...]) -> dict[str, float]:
+def _figures(result: RunResult, games: int, engines: tuple[str, ...], cpu_s: float) -> dict[str, float]:
     """Play against both scripted players, half of the games on either side; return shares in percent."""
     if result.checkpoint is None:
         raise RuntimeError("the run left no checkpoint: train for longer")
-    figures: dict[str, float] = {"transitions": result.total_steps, "updates": result.total_updates}
+    figures: dict[str, float] = {"CPU s": cpu_s, "transitions": result.total_steps, "updates": result.total_updates}
     for engine, opponent in itertools.product(engines, OPPONENTS):
         played = evaluate(result.checkpoint, opponent, games=games, seed=1, rink=Rink(engine=engine)).figures()
         for name in ("win", "draw", "loss"):
@@ -69,13 +70,13 @@ def measure_strength(
         for before, after in itertools.pairwise((0.0, *sorted(minutes))):
 
             def learn(seed: int, before: float = before, after: float = after) -> Trained:
-                name = f"seed_{seed}"
+                name, start_s = f"seed_{seed}", time.process_time()
                 if before and Path(folder, name).exists():
                     result = resume(Path(folder, name), max_minutes=after - before)
                 else:
                     place: dict[str, Any] = {"base_output_dir": folder, "run_name": name}
                     result = train(config, num_envs=num_envs, workers=1, seed=seed, max_minutes=after, **place)
-                figures = _figures(result, games, engines)
+                figures = _figures(result, games, engines, time.process_time() - start_s)
                 curve = _evaluations(Path(folder, name), "win_rate", "strong")
                 return Trained(figures[f"win % against strong, {engines[0]}"], curve, figures)
 
@@ -97,10 +98,11 @@ def compare_counts(
     content["training"].update(eval_frequency=None, checkpoint_frequency=None)
 
     def learn(count: int, seed: int) -> Trained:
+        start_s = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
             options: dict[str, Any] = {"base_output_dir": folder, "verbose": False}
             result = train(content, num_envs=count, workers=1, seed=seed, **options)
-            figures = _figures(result, games, ("compiled",))
+            figures = _figures(result, games, ("compiled",), time.process_time() - start_s)
         return Trained(figures["win % against strong, compiled"], notes=figures)
 
     session.train(config, {f"{count} sub-environments": functools.partial(learn, count) for count in num_envs})

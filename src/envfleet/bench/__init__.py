@@ -1,1 +1,1 @@
-"""Measuring: fleets against their peers (`bench`), the fastest fleet (`tune`), what is slow (`doctor`)."""
+"""Measurements: fleets against other libraries (`bench`), the fastest fleet (`tune`), slow parts (`doctor`)."""

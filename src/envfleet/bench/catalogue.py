@@ -1,4 +1,4 @@
-"""The registered environments, and which of them are kernels."""
+"""List of the registered environments, with kernels marked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from envfleet.kernels.registration import is_kernel
 
 
 def catalogue(pattern: str = "") -> list[EnvSpec]:
-    """List the registered environments of which a single one can be built.
+    """Return the registered environments that `gymnasium.make` can build.
 
     Args:
-        pattern: Only ids that contain it, upper or lower case.
+        pattern: Text that the ids must contain; case does not matter.
 
     Returns:
-        By namespace, Gymnasium's own first, in the order of registration. Nothing of the environments is imported.
+        Specifications by namespace, Gymnasium's own first, in the order of registration. No environment is imported.
     """
     specs = sorted(gymnasium.registry.values(), key=lambda spec: spec.namespace or "")
     return [spec for spec in specs if spec.entry_point is not None and pattern.lower() in spec.id.lower()]
@@ -34,4 +34,4 @@ def show_catalogue(specs: list[EnvSpec], console: Console) -> None:
     console.print()
     console.print(f"{len(specs)} environments: envfleet.make(ID, num_envs=8).")
     if any(map(is_kernel, specs)):
-        console.print('Kernels are compiled, a million of them step as one: backend="kernel".')
+        console.print('Kernels are compiled and step by the million: backend="kernel".')

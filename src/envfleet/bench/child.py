@@ -1,7 +1,7 @@
-"""A process of its own for every contender: whatever hangs or crashes there does not end the benchmark.
+"""Child process per contender, so that a hang or a crash does not end the benchmark.
 
-`Child.call` runs a module-level function in the child, with a dict that lives as long as the child does. Requests and
-replies are pickles in a pipe of their own; what the environments print goes into a file. Needs POSIX.
+`Child.call` runs a module-level function in the child, with a dict that lives as long as the child. Requests and
+replies are pickles in a separate pipe; the output of environments goes into a file. Requires POSIX.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from envfleet.errors import EnvfleetError, describe_exit
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 State = dict[Any, Any]
-"""What a child process keeps between calls."""
+"""Objects that a child process keeps between calls."""
 
 _POLL_S = 0.2
 
 
 class ChildFailed(EnvfleetError):
-    """A call in a child process raised, hung, or took the process with it; the message says which."""
+    """A call in a child process raised, timed out, or ended the process; the message says which."""
 
     code = "child_failed"
 
 
 class Child:
-    """A child process that runs functions one at a time.
+    """Child process that runs functions one at a time.
 
     Args:
-        name: What it is called in error messages.
+        name: Name in error messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -61,24 +61,24 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it can take a call."""
+        """Whether the process can execute a call."""
         return self._process.poll() is None
 
     def call(self, function: Callable[[State, *Ts], T], timeout_s: float, *args: *Ts) -> T:
         """Run `function(state, *args)` in the child and return its result.
 
         Args:
-            function: A function of a module, its first parameter the child's dict.
-            timeout_s: How long to wait; after that the child and all its descendants are killed.
-            *args: Passed on; must pickle.
+            function: Function of a module; its first parameter is the child's dict.
+            timeout_s: Timeout in seconds; then the child and all its descendants are killed.
+            *args: More arguments; must be picklable.
 
         Raises:
-            ChildFailed: It raised, took too long, or died.
+            ChildFailed: The call raised, took too long, or ended the process.
         """
         try:
             self._pipe.send((function, args))
             is_result, value = self._wait(timeout_s)
-        except (OSError, EOFError):  # it is dead, or its pipe closed
+        except (OSError, EOFError):  # it has exited, or its pipe is closed
             raise self._fail(describe_exit(self._process.wait())) from None
         if not is_result:
             raise ChildFailed(f"{self._name}: {value}")
@@ -86,7 +86,7 @@ class Child:
         return result
 
     def kill(self) -> None:
-        """End the child and everything it started. May be called twice."""
+        """Kill the child and all its descendants. May be called twice."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
@@ -102,26 +102,26 @@ class Child:
 
     def _wait(self, timeout_s: float) -> tuple[bool, Any]:
         end = time.monotonic() + timeout_s
-        # Descendants may hold the pipe open after the child's death, so no end of file tells of it.
+        # Descendants may keep the pipe open after the child has exited, so there may be no end of file.
         while not self._pipe.poll(_POLL_S) and self.is_alive:
             if time.monotonic() > end:
-                raise self._fail(f"took longer than {timeout_s:g} s and was ended")
+                raise self._fail(f"took longer than {timeout_s:g} s and was killed")
         if not self._pipe.poll():
             raise EOFError
         reply: tuple[bool, Any] = self._pipe.recv()
         return reply
 
     def _fail(self, reason: str) -> ChildFailed:
-        last_words = ""
-        if not self._log.closed:  # it may have been killed before
+        last_line = ""
+        if not self._log.closed:  # it is closed if the child was killed before
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4_000))
-            last_words = _line_of(self._log.read().decode(errors="replace"), -1)
+            last_line = _line_of(self._log.read().decode(errors="replace"), -1)
         self.kill()
-        return ChildFailed(f"{self._name}: {reason}" + (f"; the last it said: {last_words}" if last_words else ""))
+        return ChildFailed(f"{self._name}: {reason}" + (f"; its last output: {last_line}" if last_line else ""))
 
 
 def _line_of(text: str, place: int) -> str:
-    """Return a line of a text, without its margins and not too long; empty if the text is."""
+    """Return a line of a text, stripped and shortened; empty if the text is empty."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return textwrap.shorten(lines[place], 300, placeholder="…") if lines else ""
 
@@ -134,12 +134,12 @@ def serve(pipe: Connection) -> None:
             function, args = pipe.recv()
             try:
                 reply = pickle.dumps((True, function(state, *args)))
-            except Exception as error:  # noqa: BLE001 (whatever a contender raises is its result)
+            except Exception as error:  # noqa: BLE001 (any exception is the result of the call)
                 traceback.print_exc()
                 text = _line_of(str(error), 0)
                 reply = pickle.dumps((False, ": ".join(filter(None, (type(error).__name__, text)))))
             pipe.send_bytes(reply)
-    # Whatever a contender left running, threads or processes, ends with this one; the group is ours alone.
+    # End all threads and processes that the contender left; no other process is in this group.
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)

@@ -1,13 +1,14 @@
-"""The contenders: one small class per way of stepping N environments.
+"""Contenders: one class per way to step N environments.
 
-A contender is plain values and pickles; it goes to a child process, which builds and measures it there. Peers are used
-as their own documentation tells users to.
+A contender holds plain values, so that it can be sent to a child process, which builds and measures it. Other libraries
+are used as their documentation recommends.
 """
 
 from __future__ import annotations
 
 import abc
 import importlib
+import json
 import multiprocessing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -28,27 +29,27 @@ BASELINE = "loop"
 
 
 class Runner(Protocol):
-    """N sub-environments that were built and reset."""
+    """N sub-environments that are built and reset."""
 
     def step(self, actions: Any) -> int:
-        """Step once with a batch of actions; return how many transitions that made.
+        """Step once with a batch of actions; return the number of transitions.
 
         Rows in which a sub-environment was only reset (next-step autoreset) are not transitions and are not counted.
         """
 
     def close(self) -> None:
-        """Release everything."""
+        """Close all sub-environments."""
 
 
 class Contender(abc.ABC):
-    """One way of running N sub-environments.
+    """Way to step N sub-environments.
 
     Args:
-        name: On the command line and in JSON.
-        label: In tables and plots.
+        name: Name on the command line and in JSON.
+        label: Name in tables and plots.
 
     Attributes:
-        module: Module to import before the clock runs.
+        module: Module to import before the measurement.
     """
 
     module = "gymnasium"
@@ -57,9 +58,13 @@ class Contender(abc.ABC):
         self.name, self.label = name, label
 
     def absence(self, workload: Workload) -> str | None:
-        """Return why it cannot run this workload here, or `None`. Imports nothing."""
+        """Return the reason why it cannot run this workload here, or `None`. Imports nothing."""
         package = self.module.partition(".")[0]
         return None if is_installed(package) else f"not installed: pip install {package.replace('_', '-')}"
+
+    def line(self, workload: Workload, num_envs: int, workers: int | None) -> str:
+        """Return the line of code that makes the fleet; empty for other libraries."""
+        return ""
 
     @abc.abstractmethod
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
@@ -67,8 +72,8 @@ class Contender(abc.ABC):
 
         Args:
             workload: The environment.
-            num_envs: How many of it.
-            workers: Wanted number of workers; `None` leaves it to the contender.
+            num_envs: Number of sub-environments.
+            workers: Number of workers; `None` leaves it to the contender.
         """
 
 
@@ -91,7 +96,7 @@ class _LoopRunner:
 
 
 class BareLoop(Contender):
-    """A Python loop over N environments that throws everything away: the limit of one core."""
+    """Python loop over N environments that discards all results: the limit of one core."""
 
     def __init__(self) -> None:
         super().__init__(BASELINE, "bare Python loop")
@@ -105,24 +110,24 @@ class BareLoop(Contender):
 
 
 class VectorRunner:
-    """Any `gymnasium.vector.VectorEnv` in its own autoreset mode.
+    """Runner of any `gymnasium.vector.VectorEnv`, in the mode that it has.
 
     Args:
         envs: The vector environment.
-        num_envs: How many sub-environments.
-        **reset: What its `reset` takes, such as a seed.
+        num_envs: Number of sub-environments.
+        **reset: Arguments of `reset`, such as a seed.
     """
 
     def __init__(self, envs: Any, num_envs: int, **reset: Any) -> None:
         self._envs, self._num_envs = envs, num_envs
-        # EnvPool says nothing of its mode; it is next-step.
+        # EnvPool does not report its mode, which is next-step.
         mode = (getattr(envs, "metadata", None) or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._has_reset_rows = mode == AutoresetMode.NEXT_STEP
         self._ended = 0
         envs.reset(**reset)
 
     def step(self, actions: Any) -> int:
-        """Step once; rows of episodes that had ended are resets."""
+        """Step once; rows whose episode had ended are resets and are not counted."""
         _, _, terminated, truncated, _ = self._envs.step(actions)
         transitions = self._num_envs - self._ended
         if self._has_reset_rows:
@@ -135,14 +140,14 @@ class VectorRunner:
 
 
 def _count_ended(terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> int:
-    """Count episodes that ended. Bytes are counted in a fraction of the time, which is charged to what is measured."""
+    """Count ended episodes. Counting bytes is faster, and this time is charged to the contender."""
     if truncated.tobytes().count(1):
         return int(np.count_nonzero(terminated | truncated))
     return terminated.tobytes().count(1)
 
 
 class GymnasiumVector(Contender):
-    """Gymnasium's own vector environments through `gymnasium.make_vec`, with its defaults.
+    """Gymnasium's vector environments through `gymnasium.make_vec`, with its defaults.
 
     Args:
         mode: `"sync"` or `"async"` (a process per environment, observations in shared memory).
@@ -153,16 +158,16 @@ class GymnasiumVector(Contender):
         self._mode = mode
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
-        """Call `gymnasium.make_vec`; it has no number of workers."""
+        """Call `gymnasium.make_vec`; `workers` is ignored."""
         envs = gymnasium.make_vec(workload.spec, num_envs=num_envs, vectorization_mode=self._mode)
         return VectorRunner(envs, num_envs, seed=0)
 
 
 class EnvPool(Contender):
-    """EnvPool's C++ environments, for the ids that it has rewritten."""
+    """EnvPool's environments, which are rewritten in C++."""
 
     module = "envpool"
-    # Not asked of EnvPool itself: that imports it, which takes a second and starts threads.
+    # A list, because importing EnvPool takes a second and starts threads.
     _CLASSIC = "CartPole-v1 LunarLander-v3 Acrobot-v1 Pendulum-v1 MountainCar-v0 BipedalWalker-v3"
     _MUJOCO = (
         "Ant-v5 HalfCheetah-v5 Hopper-v5 Humanoid-v5 HumanoidStandup-v5 InvertedDoublePendulum-v5 InvertedPendulum-v5 "
@@ -171,26 +176,26 @@ class EnvPool(Contender):
     _REWRITTEN: Mapping[str, str] = {
         **{env_id: env_id for env_id in f"{_CLASSIC} {_MUJOCO}".split()},
         "envfleet-bench/Breakout-v5": "Breakout-v5",
-        "envfleet-bench/DoorKey-6x6-v0": "MiniGrid-DoorKey-6x6-v0",  # its observations have the mission, too
+        "envfleet-bench/DoorKey-6x6-v0": "MiniGrid-DoorKey-6x6-v0",  # its observations also contain the mission
     }
 
     def __init__(self) -> None:
         super().__init__("envpool", "EnvPool")
 
     def absence(self, workload: Workload) -> str | None:
-        """Return why it cannot run: it is not installed, or has no such environment."""
+        """Return the reason: EnvPool is not installed, or does not have the environment."""
         if self._find(workload) is None or workload.env_kwargs:
-            return f"has no {workload.spec.id} (only environments that were rewritten in C++)"
+            return f"{workload.spec.id} is not among the environments that EnvPool has rewritten in C++"
         return super().absence(workload)
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
-        """Call `envpool.make_gymnasium`, which takes the seed; `workers` becomes `num_threads`."""
+        """Call `envpool.make_gymnasium` with a seed; `workers` becomes `num_threads`."""
         make = importlib.import_module(self.module).make_gymnasium
         threads = {} if workers is None else {"num_threads": min(workers, num_envs)}
         return VectorRunner(make(self._find(workload), num_envs=num_envs, seed=0, **threads), num_envs)
 
     def _find(self, workload: Workload) -> str | None:
-        """Return EnvPool's id, of a kernel that of the environment that it equals; `None` where it has none."""
+        """Return EnvPool's id of the environment, or of the original of a kernel; `None` if it does not have it."""
         return self._REWRITTEN.get(find_original(workload.spec.id) or workload.spec.id)
 
 
@@ -205,7 +210,7 @@ class _Sb3Runner:
 
 
 class StableBaselines3(Contender):
-    """Stable-Baselines3's vector environments, without its `Monitor`, which would cost them more.
+    """Stable-Baselines3's vector environments, without `Monitor`, which would make them slower.
 
     Args:
         mode: `"dummy"` (in this process) or `"subproc"` (a process per environment).
@@ -218,8 +223,8 @@ class StableBaselines3(Contender):
         super().__init__(f"sb3-{mode}", f"SB3 {self._class}")
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
-        """Build N environments; it has no number of workers."""
-        # Imports are no part of the start, as for all others: each worker would take a second to import torch.
+        """Build N environments; `workers` is ignored."""
+        # As for all contenders, the start is measured without imports: each worker would import torch for a second.
         multiprocessing.set_forkserver_preload([f"{self.module}.subproc_vec_env", Workload.__module__])
         make_all = getattr(importlib.import_module(self.module), self._class)
         return _Sb3Runner(make_all([workload.build] * num_envs))
@@ -228,7 +233,7 @@ class StableBaselines3(Contender):
 def kernel_of(workload: Workload) -> EnvSpec | None:
     """Return the kernel that `backend="kernel"` runs for an environment, or `None`.
 
-    It is the environment itself, or its compiled twin, unless the environment gets arguments of its own.
+    This is the environment itself, or its compiled twin if the environment is built without arguments.
     """
     if is_kernel(workload.spec):
         return workload.spec
@@ -237,12 +242,12 @@ def kernel_of(workload: Workload) -> EnvSpec | None:
 
 
 class EnvFleet(Contender):
-    """A fleet of this package.
+    """Fleet of this package.
 
     Args:
-        backend: Of `envfleet.make`.
+        backend: Backend of `envfleet.make`.
         options: More arguments of `envfleet.make`, such as `workers`.
-        tag: Tells apart two fleets of one backend; part of the name.
+        tag: Part of the name that distinguishes two fleets of one backend.
     """
 
     def __init__(self, backend: str, options: Mapping[str, Any] | None = None, tag: str = "") -> None:
@@ -252,17 +257,34 @@ class EnvFleet(Contender):
         self.module = {"kernel": "numba", "ray": "ray"}.get(backend, "envfleet")
 
     def absence(self, workload: Workload) -> str | None:
-        """Return why it cannot run: compiled code needs a kernel, and numba; Ray needs to be installed."""
+        """Return the reason: no kernel, or numba or Ray is not installed."""
         if self.backend == "kernel" and kernel_of(workload) is None:
-            given = " that takes arguments" if workload.spec.kwargs else ""
-            return f"{workload.spec.id} is no kernel and has no compiled twin{given} (envfleet envs lists kernels)"
+            suffix = " that takes arguments" if workload.spec.kwargs else ""
+            return f"{workload.spec.id} is not a kernel and lacks a compiled twin{suffix} (see `envfleet envs`)"
         return super().absence(workload)
+
+    def line(self, workload: Workload, num_envs: int, workers: int | None) -> str:
+        """Return the call of `envfleet.make`; of a compiled twin by the id of the twin."""
+        options = self._options(num_envs, workers)
+        if self.backend == "auto":  # the default
+            del options["backend"]
+        arguments = ", ".join(
+            f"{name}={json.dumps(value)}" for name, value in {"num_envs": num_envs, **options}.items()
+        )
+        kernel = kernel_of(workload) if self.backend == "kernel" else None
+        if kernel is None or kernel.id == workload.spec.id:
+            return workload.make_line(arguments)
+        return f"envfleet.make({json.dumps(kernel.id)}, {arguments})"
+
+    def _options(self, num_envs: int, workers: int | None) -> dict[str, Any]:
+        options: dict[str, Any] = {"backend": self.backend, **self.options}
+        if workers is not None and self.backend != "serial":
+            options.setdefault("workers", min(workers, num_envs))
+        return options
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Call `envfleet.make`."""
-        options: dict[str, Any] = {**self.options, "backend": self.backend}
-        if workers is not None and self.backend != "serial":
-            options.setdefault("workers", min(workers, num_envs))
+        options = self._options(num_envs, workers)
         source = (kernel_of(workload) if self.backend == "kernel" else None) or workload.spec
         return VectorRunner(envfleet.make(source, num_envs, **options), num_envs, seed=0)
 
@@ -282,5 +304,5 @@ CONTENDERS: Mapping[str, Contender] = {one.name: one for one in (*_PEERS, *map(E
 
 
 def is_ours(name: str) -> bool:
-    """Return whether a contender is a fleet of this package."""
+    """Return whether the contender of this name is a fleet of this package."""
     return name.startswith("envfleet-")

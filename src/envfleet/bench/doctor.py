@@ -1,6 +1,6 @@
-"""`envfleet doctor`: why is there no speed-up?
+"""Measurements of `envfleet doctor`, which explains a missing speed-up.
 
-`examine` measures; `diagnose` (in `findings`) turns the figures into what to change.
+`examine` measures; `diagnose` (in `findings`) derives recommendations.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _MAX_SAMPLES = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class EnvFacts:
-    """One environment, stepped with random actions in one process.
+    """Measurements of one environment that is stepped with random actions in one process.
 
     Attributes:
-        step_s: Mean time of a step, as `gymnasium.make` wraps it.
-        step_times: Single steps' times, a sample of them.
-        reset_s: Mean time of a reset without a seed.
-        episode_steps: Mean length of an episode under random actions; `None` if none ended while it was measured.
-        observation_bytes: Size of one observation; `None` where its space has no fixed shape and it is pickled.
-        copy_s: Time to copy one observation.
-        num_infos: Values in the info of a step, counting nested ones.
-        wrappers: Seconds that each wrapper adds to a step, by its class, outermost first.
-        threads: Threads of the operating system that one environment starts.
-        cores_busy: CPU seconds that stepping one environment uses per second.
+        step_s: Mean time of a step, including the wrappers of `gymnasium.make`.
+        step_times: Times of single steps, a sample.
+        reset_s: Mean time of a reset without seed.
+        episode_steps: Mean length of an episode under random actions; `None` if no episode ended.
+        observation_bytes: Size of an observation; `None` if its space lacks a fixed shape, so that it is pickled.
+        copy_s: Time to copy an observation.
+        num_infos: Number of values in the info of a step, including nested ones.
+        wrappers: Seconds per step of each wrapper, by class, outermost first.
+        threads: Number of threads that one environment starts.
+        cores_busy: CPU seconds per second while one environment is stepped.
     """
 
     step_s: float
@@ -61,28 +61,28 @@ class EnvFacts:
 
     @property
     def reset_share(self) -> float:
-        """Share of a sub-environment's time that goes into resets."""
+        """Share of resets in a sub-environment's time."""
         per_step = self.reset_s / self.episode_steps if self.episode_steps else 0.0
         return per_step / (per_step + self.step_s)
 
     @property
     def step_with_resets_s(self) -> float:
-        """Mean time of a step, its share of the resets included."""
+        """Mean time of a step, including its share of resets."""
         return self.step_s / (1.0 - self.reset_share)
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """Everything the doctor measured.
+    """All measurements of the doctor.
 
     Attributes:
-        env: A single environment.
-        run: A bare loop, and fleets: serial, processes, and a kernel where there is one.
-        workers: Workers of the process fleet.
-        kernel: Id of the kernel: the environment's own, or that of its compiled twin; `None` where there is none.
-        policy_s: Time the policy takes for one batch of actions; 0 if not given.
-        machine: What it ran on.
-        busy_cores: Cores that others kept busy before anything was measured.
+        env: Measurements of a single environment.
+        run: Rates of a bare loop and of fleets: serial, process, and kernel if there is one.
+        workers: Number of workers of the process fleet.
+        kernel: Id of the environment if it is a kernel, or of its compiled twin; `None` without one.
+        policy_s: Time of the policy per batch of actions; 0 if not given.
+        machine: Machine that it ran on.
+        busy_cores: Cores that other processes used before the measurement.
     """
 
     env: EnvFacts
@@ -94,18 +94,18 @@ class Facts:
     busy_cores: float
 
     def step_s(self, backend: str) -> float | None:
-        """Return the time of one step of a whole fleet; `None` if it could not be measured."""
+        """Return the time of a step of a whole fleet; `None` if it was not measured."""
         entry = self.run.find(f"envfleet-{backend}")
         return None if entry is None else self.run.num_envs / entry.rate
 
     @property
     def fastest_s(self) -> float:
-        """Time of one step of the faster of both fleets in Python; that of a plain loop if both failed."""
-        found = [step_s for backend in ("serial", "process") if (step_s := self.step_s(backend)) is not None]
-        return min(found, default=self.run.num_envs * self.env.step_with_resets_s)
+        """Time of a step of the faster of both Python fleets, or of a plain loop if both failed."""
+        times = [step_s for backend in ("serial", "process") if (step_s := self.step_s(backend)) is not None]
+        return min(times, default=self.run.num_envs * self.env.step_with_resets_s)
 
     def gain(self, before_s: float, after_s: float) -> float:
-        """Return how many times faster the whole loop gets, the policy's time included."""
+        """Return the speed-up of the whole loop, including the policy."""
         return (self.policy_s + before_s) / (self.policy_s + after_s)
 
 
@@ -123,13 +123,13 @@ def examine(
     Args:
         workload: The environment.
         num_envs: Number of sub-environments of the fleets.
-        workers: Workers of the process fleet; as many as there are usable cores if not given.
-        policy_s: Time the policy takes for one batch of actions, if known.
-        seconds: About how long each single measurement takes.
-        progress: Told what goes on and which fraction is done.
+        workers: Number of workers of the process fleet; by default the number of usable cores.
+        policy_s: Time of the policy per batch of actions, if known.
+        seconds: Approximate duration of one measurement.
+        progress: Called with the current work and the finished fraction.
 
     Raises:
-        ChildFailed: One environment by itself could not be built and stepped.
+        ChildFailed: A single environment could not be built and stepped.
     """
     progress("looking at the machine", 0.0)
     psutil, kernel, workers = require_psutil(), kernel_of(workload), min(workers or whole_cores(), num_envs)
@@ -139,7 +139,7 @@ def examine(
     with Child(alone) as child:
         env_facts = child.call(probe_env, _ENV_TIMEOUT_S, workload, seconds)
     contenders: list[Contender] = [BareLoop(), EnvFleet("serial"), EnvFleet("process")]
-    compiled = EnvFleet("kernel", {"workers": None})  # its threads are not those workers
+    compiled = EnvFleet("kernel", {"workers": None})  # it chooses its number of threads
     if compiled.absence(workload) is None:
         contenders.append(compiled)
     contest = Contest(workload, num_envs, workers, contenders)
@@ -152,9 +152,9 @@ def probe_env(state: State, workload: Workload, seconds: float) -> EnvFacts:
     """Measure one environment; runs in a child process.
 
     Args:
-        state: The child's; unused.
-        workload: What to build.
-        seconds: About how long to step.
+        state: State of the child process; unused.
+        workload: Environment to build.
+        seconds: Approximate duration of stepping.
     """
     process = require_psutil().Process()
     threads_before = process.num_threads()
@@ -176,7 +176,7 @@ def probe_env(state: State, workload: Workload, seconds: float) -> EnvFacts:
 
 
 def _time_steps(env: gymnasium.Env[Any, Any], seconds: float) -> dict[str, Any]:
-    """Step for a time; returns what `EnvFacts` has of it, by name."""
+    """Step for the given time; return the attributes of `EnvFacts` that result."""
     space = copy.deepcopy(env.action_space)
     space.seed(0)
     actions = [space.sample() for _ in range(256)]
@@ -204,7 +204,7 @@ def _time_steps(env: gymnasium.Env[Any, Any], seconds: float) -> dict[str, Any]:
 
 
 def _time_calls(function: Callable[[], object], seconds: float) -> list[float]:
-    """Call for a time, at least three times; return each call's time."""
+    """Call for the given time, at least three times; return the times of the calls."""
     times: list[float] = []
     start = time.perf_counter()
     while len(times) < 3 or (time.perf_counter() - start < seconds and len(times) < _MAX_SAMPLES):
@@ -215,19 +215,19 @@ def _time_calls(function: Callable[[], object], seconds: float) -> list[float]:
 
 
 def _time_wrappers(env: gymnasium.Env[Any, Any], seconds: float) -> dict[str, float]:
-    """Step the environment at every layer; a wrapper's cost is its layer's median less the next one's."""
+    """Step the environment at every layer; the cost of a wrapper is the difference of two medians."""
     layers: list[gymnasium.Env[Any, Any]] = [env]
     while isinstance(layers[-1], gymnasium.Wrapper):
         layers.append(layers[-1].env)
     medians = list[float]()
     for layer in layers:
-        # The action is the layer's own, as wrappers may change the action space. It is drawn once: some layers change
-        # the space's random state, and none may cost differently for it.
+        # Wrappers may change the action space, so each layer gets an action of its space. It is drawn once, so that
+        # all steps of a layer cost the same.
         action = layer.action_space.sample()
 
         def step(layer: gymnasium.Env[Any, Any] = layer, action: Any = action) -> None:
             _, _, terminated, truncated, _ = layer.step(action)
-            if terminated or truncated:  # too seldom to change the median
+            if terminated or truncated:  # too rare to change the median
                 env.reset()
 
         env.reset(seed=0)

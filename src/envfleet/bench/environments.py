@@ -1,8 +1,8 @@
 """Environments of the built-in workloads; importing this module registers them as `envfleet-bench/…`.
 
-Most have a known, deterministic cost: each does as little as it can besides the one thing it is for, so that what is
-measured is the vector environment around it. Others come from packages that are imported when one is built, and are
-prepared the way agents usually see them.
+Most are synthetic and have a known cost: each does only the one thing that it is for, so that the vector environment
+dominates the measurement. The others come from packages that are imported when one is built, with the preprocessing
+that agents usually use.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from gymnasium import spaces, wrappers
 
 
 class _CountingEnv(gymnasium.Env[Any, Any], abc.ABC):
-    """Two actions and one counter, which every observation is a function of."""
+    """Environment with two actions and a counter, from which observations are computed."""
 
     def __init__(self, observation_space: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, spaces.Discrete(2)
         self._count = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode at a counter drawn from the environment's own generator."""
+        """Start an episode; draw the counter from the environment's generator."""
         super().reset(seed=seed, options=options)
         self._count = int(self.np_random.integers(1_000))
         return self._observe(), self._info()
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Count on by one or two; the reward is the action."""
+        """Add one or two to the counter; the reward is the action."""
         self._count += 1 + int(action)
         return self._observe(), float(action), False, False, self._info()
 
@@ -42,9 +42,9 @@ class _CountingEnv(gymnasium.Env[Any, Any], abc.ABC):
 
 
 class SpinEnv(_CountingEnv):
-    """Burns a fixed amount of CPU time in every step, holding the interpreter lock as Python code does.
+    """Uses a fixed amount of CPU time per step, with the interpreter lock held.
 
-    CPU time, not wall time: more workers than cores must not make it look cheaper than it is.
+    CPU time, because with wall time more workers than cores would seem to gain something.
 
     Args:
         step_us: CPU time of one step in microseconds.
@@ -55,7 +55,7 @@ class SpinEnv(_CountingEnv):
         self._step_ns = int(step_us * 1e3)
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Burn the step's time, then count on."""
+        """Use the time of a step, then step."""
         end = time.thread_time_ns() + self._step_ns
         while time.thread_time_ns() < end:
             pass
@@ -66,11 +66,11 @@ class SpinEnv(_CountingEnv):
 
 
 class ImageEnv(_CountingEnv):
-    """Four stacked 84 × 84 frames, as Atari agents see them; making one costs nothing, moving it costs 28 kB."""
+    """Four stacked 84 × 84 frames, as Atari agents see them: 28 kB to move and nothing to compute."""
 
     def __init__(self) -> None:
         super().__init__(spaces.Box(0, 255, (84, 84, 4), np.uint8))
-        # A window that moves over one tall picture: every observation differs and none is computed.
+        # A window moves over one tall picture, so observations differ without being computed.
         self._film = np.random.default_rng(0).integers(0, 256, (168, 84, 4), np.uint8)
         self._film.flags.writeable = False
 
@@ -80,7 +80,7 @@ class ImageEnv(_CountingEnv):
 
 
 class DictEnv(_CountingEnv):
-    """A nested `Dict` observation of five leaves, as robotics and game environments have."""
+    """Nested `Dict` observations with five leaves, as in robotics and games."""
 
     def __init__(self) -> None:
         inventory = spaces.Dict({"amounts": spaces.Box(0, 1_000, (6,), np.int32), "selected": spaces.Discrete(6)})
@@ -97,10 +97,10 @@ class DictEnv(_CountingEnv):
 
 
 class InfoEnv(_CountingEnv):
-    """Numeric infos on every step; without keys it costs next to nothing.
+    """Numeric infos in every step.
 
     Args:
-        num_keys: How many keys every info has.
+        num_keys: Number of keys of each info.
     """
 
     def __init__(self, num_keys: int = 3) -> None:
@@ -123,17 +123,17 @@ def breakout() -> gymnasium.Env[Any, Any]:
     """Build Breakout with the usual Atari preprocessing.
 
     Up to 30 no-ops at the start, frame skip 4, 84 × 84 grey, the last four frames stacked: uint8 of shape (4, 84, 84).
-    Actions are not sticky, and a lost life does not end the episode; EnvPool's Breakout-v5 is the same.
+    Actions are not sticky, and a lost life does not end the episode, as in EnvPool's Breakout-v5.
     """
     env = gymnasium.make("ale_py:ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0, disable_env_checker=True)
     return wrappers.FrameStackObservation(wrappers.AtariPreprocessing(env), 4)
 
 
 def minigrid() -> gymnasium.Env[Any, Any]:
-    """Build MiniGrid's 6 × 6 DoorKey, whose observation is the agent's view alone: uint8 of shape (7, 7, 3)."""
+    """Build MiniGrid's 6 × 6 DoorKey with the agent's view as its observation: uint8 of shape (7, 7, 3)."""
     from minigrid.wrappers import ImgObsWrapper
 
-    # The mission is left out: it is text, and the same in every episode.
+    # Drop the mission: it is text, and the same in every episode.
     return ImgObsWrapper(gymnasium.make("MiniGrid-DoorKey-6x6-v0", disable_env_checker=True))
 
 
@@ -144,6 +144,6 @@ for _env_id, _function in {"Breakout-v5": breakout, "DoorKey-6x6-v0": minigrid}.
     gymnasium.register(
         f"envfleet-bench/{_env_id}",
         entry_point=f"{__name__}:{_function.__name__}",
-        order_enforce=False,  # the environment inside has its wrappers already
+        order_enforce=False,  # the inner environment has these wrappers
         disable_env_checker=True,
     )

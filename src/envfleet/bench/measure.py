@@ -1,4 +1,4 @@
-"""The measurements themselves. They run inside a child process (see `child`), on whatever is built there."""
+"""Measurements, executed in a child process (see `child`)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from envfleet.bench.contenders import Contender, Runner
 from envfleet.bench.workloads import Workload
 from envfleet.errors import InvalidArgument
 
-_NUM_BATCHES = 64  # random actions are drawn before the clock runs and used over and over
+_NUM_BATCHES = 64  # random actions are drawn before the measurement and repeated
 
 
 def draw_actions(space: spaces.Space[Any], num_envs: int) -> list[Any]:
-    """Draw batches of random actions, the same for every contender."""
+    """Return batches of random actions, the same for every contender."""
     batched = batch_space(copy.deepcopy(space), num_envs)
     batched.seed(0)
     return [batched.sample() for _ in range(_NUM_BATCHES)]
 
 
 def measure_rate(runner: Runner, actions: Sequence[Any], seconds: float) -> float:
-    """Step for a fixed time after a short warm-up; return the environment steps made per second.
+    """Step for a fixed time after a short warm-up; return transitions per second.
 
     Args:
         runner: The sub-environments.
-        actions: Batches of actions, used in turn.
-        seconds: How long to measure; at least one step is made, and one before.
+        actions: Batches of actions.
+        seconds: Duration; at least one step is measured.
     """
     step, clock, count = runner.step, time.perf_counter, len(actions)
     index = 0
@@ -53,39 +53,38 @@ def measure_rate(runner: Runner, actions: Sequence[Any], seconds: float) -> floa
 
 
 def tree_memory_bytes() -> int:
-    """Sum the memory of this process and its descendants.
+    """Return the memory of this process and its descendants.
 
-    Proportional set size where the system gives it, so that pages shared by forked processes and shared memory count
-    once; elsewhere the resident set size, which counts them in every process.
+    On Linux this is the proportional set size, which counts pages of shared memory once; elsewhere the resident set
+    size, which counts them in every process.
     """
     psutil, total = require_psutil(), 0
     own = psutil.Process()
     for process in (own, *own.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):  # it has ended
+        with contextlib.suppress(psutil.Error):  # the process has exited
             held = process.memory_full_info()
             total += getattr(held, "pss", 0) or held.rss
     return total
 
 
 def build_one(state: State, workload: Workload) -> None:
-    """Build one environment, to see that it can be done."""
+    """Build and close one environment."""
     workload.build().close()
 
 
 def import_module(state: State, contender: Contender) -> None:
-    """Import what a contender needs in this process, so that its start is measured without."""
+    """Import the module of a contender, so that its start is measured without imports."""
     importlib.import_module(contender.module)
 
 
 def open_runner(
     state: State, key: Hashable, contender: Contender, workload: Workload, num_envs: int, workers: int | None
 ) -> tuple[float, int]:
-    """Build a contender's sub-environments in this process and keep them in `state` under `key`, unless they are there.
+    """Build a contender's sub-environments and keep them in `state` under `key`, unless they exist.
 
     Returns:
-        Seconds from the call that builds them to the end of the first reset, imports not included; and by how many
-            bytes the process tree grew (proportional set size where the system tells, else resident). Both are 0 for
-            what is there already.
+        Seconds from the call that builds them to the end of the first reset, without imports, and the growth of the
+            process tree in bytes. Both are 0 if they exist.
     """
     if key in state:
         return 0.0, 0
@@ -96,18 +95,18 @@ def open_runner(
     runner = contender.make(workload, num_envs, workers)
     start_s = time.perf_counter() - start
     state[key] = (runner, actions)
-    runner.step(actions[0])  # memory that only stepping needs is counted too
+    runner.step(actions[0])  # include memory that is allocated by the first step
     return start_s, max(0, tree_memory_bytes() - memory_before)
 
 
 def step_runner(state: State, key: Hashable, seconds: float) -> float:
-    """Measure what is kept under `key`, in environment steps per second."""
+    """Return the transitions per second of the sub-environments under `key`."""
     runner, actions = state[key]
     return measure_rate(runner, actions, seconds)
 
 
 def close_others(state: State, kept: Collection[Hashable]) -> None:
-    """Close all but what is kept under these keys."""
+    """Close all sub-environments except those under the given keys."""
     for key in set(state).difference(kept):
         state.pop(key)[0].close()
 
@@ -116,7 +115,7 @@ def require_psutil() -> ModuleType:
     """Import psutil.
 
     Raises:
-        InvalidArgument: It is not installed.
+        InvalidArgument: psutil is not installed.
     """
     try:
         import psutil

@@ -1,4 +1,4 @@
-"""The figure: grouped bars of steps/s, one panel per workload, fit for a paper."""
+"""Plot of a report: grouped bars of steps/s, one panel per workload."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from envfleet.files import replacing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart: warm and strong for ours, cool or grey for peers.
+# Colors by Okabe and Ito, distinct for color-blind readers: warm for ours, cool or gray for peers.
 _OURS = ("#d55e00", "#e69f00", "#8c2d04", "#000000", "#f0c75e")
 _PEERS = ("#999999", "#9ecae9", "#0072b2", "#b7e0d4", "#009e73", "#cc79a7")
-_LOG_FROM = 8.0  # a linear axis hides bars this much shorter than the longest
+_LOG_FROM = 8.0  # on a linear axis, bars shorter than this fraction of the longest are hard to see
 
 
 def check_plot(path: Path) -> None:
-    """Check that a plot can be drawn into a file of this name, before anything is measured for it.
+    """Check that a plot can be written to a file of this name, before the measurement.
 
     Raises:
-        InvalidArgument: matplotlib is missing, or the ending is none it knows.
+        InvalidArgument: matplotlib is missing, or does not support the suffix.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InvalidArgument(
-            "a plot needs matplotlib, which is not installed: pip install 'envfleet[bench]' (or leave --plot out)."
+            "--plot requires matplotlib, which is not installed: pip install 'envfleet[bench]', or omit --plot."
         ) from error
     if path.suffix.lower().removeprefix(".") not in Figure().canvas.get_supported_filetypes():
-        raise InvalidArgument(f"cannot draw {path.name}: end the name in .png, .pdf or .svg.")
+        raise InvalidArgument(f"the format of {path.name} is not supported: use the suffix .png, .pdf or .svg.")
 
 
 def plot_report(report: Report, path: Path) -> None:
-    """Draw a report into a file; its ending (`.png`, `.pdf`, `.svg`) says the format.
+    """Draw a report into a file; the suffix (`.png`, `.pdf`, `.svg`) selects the format.
 
     Raises:
-        InvalidArgument: matplotlib is missing, the ending is none it knows, or there is nothing to draw.
+        InvalidArgument: matplotlib is missing or does not support the suffix, or nothing was measured.
     """
     check_plot(path)
     import matplotlib as mpl
@@ -53,11 +53,11 @@ def plot_report(report: Report, path: Path) -> None:
         if run.measured:
             panels.setdefault((run.workload, run.workers), []).append(run)
     if not panels:
-        raise InvalidArgument("nothing was measured, so there is nothing to draw: see the failures above.")
+        raise InvalidArgument("nothing was measured, so the plot would be empty: see the failures above.")
     labels = {entry.contender: entry.label for run in report.runs for entry in run.entries if entry.rates}
     ours = [name for name in labels if is_ours(name)]
     peers = [name for name in labels if name not in ours]
-    colours = {
+    colors = {
         name: palette[place % len(palette)]
         for names, palette in ((peers, _PEERS), (ours, _OURS))
         for place, name in enumerate(names)
@@ -67,10 +67,10 @@ def plot_report(report: Report, path: Path) -> None:
         figure = Figure((7.2 if columns == 1 else 10.5, 2.6 * rows + 0.9), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, runs in zip(grid, panels.values(), strict=False):
-            _draw_groups(axes, runs, colours)
+            _draw_groups(axes, runs, colors)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
-        handles = [mpl.patches.Patch(color=colour, label=labels[name]) for name, colour in colours.items()]
+        handles = [mpl.patches.Patch(color=color, label=labels[name]) for name, color in colors.items()]
         figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
         cores = f"{report.machine.usable_cores:g} usable cores, Python {report.machine.python}"
         figure.supxlabel(f"{report.machine.cpu}, {cores}, {report.started_at[:10]}", fontsize=6, color="#777777")
@@ -78,16 +78,16 @@ def plot_report(report: Report, path: Path) -> None:
             figure.savefig(unfinished)
 
 
-def _draw_groups(axes: Axes, runs: Sequence[Run], colours: Mapping[str, str]) -> None:
-    """Draw a group of bars per run, from the lowest to the highest measurement each with a line."""
-    names = [name for name in colours if any(run.find(name) for run in runs)]
+def _draw_groups(axes: Axes, runs: Sequence[Run], colors: Mapping[str, str]) -> None:
+    """Draw a group of bars per run, with lines from the lowest to the highest measurement."""
+    names = [name for name in colors if any(run.find(name) for run in runs)]
     width = 0.84 / len(names)
     for slot, name in enumerate(names):
         for place, run in enumerate(runs):
             if (entry := run.find(name)) is not None:
                 low, high = entry.spread
                 middle, error = place - 0.42 + width * (slot + 0.5), [[entry.rate - low], [high - entry.rate]]
-                axes.bar(middle, entry.rate, width * 0.94, color=colours[name], yerr=error, ecolor="#333333")
+                axes.bar(middle, entry.rate, width * 0.94, color=colors[name], yerr=error, ecolor="#333333")
     rates = [entry.rate for run in runs for entry in run.measured]
     if max(rates) > _LOG_FROM * min(rates):
         axes.set_yscale("log")

@@ -1,9 +1,8 @@
-"""Results of a benchmark as plain values, and the JSON they are kept in.
+"""Results of a benchmark as plain values, and their JSON.
 
 The file is one object: `{"kind": "envfleet.bench", "schema_version": 1, "started_at": …, "machine": …, "seconds": …,
-"runs": […]}`. Its parts have exactly the fields of the dataclasses here: `Report`, `Machine`, `Run`,
-`ContenderResult`. Figures are raw, one rate per round; medians and ratios are computed when a report is shown, never
-stored.
+"runs": […]}`. Its parts have the fields of the dataclasses `Report`, `Machine`, `Run` and
+`ContenderResult`. Figures are raw, one rate per round; medians and ratios are computed when a report is shown.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from envfleet.machine import cpu_model, usable_cores, version_of
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The facts that a benchmark's figures depend on.
+    """Properties of the machine that figures depend on.
 
     Attributes:
-        cpu: The processor's model name.
+        cpu: Model name of the processor.
         cores: Logical cores of the machine.
-        usable_cores: Cores this process may use at once: affinity and cgroup quota considered.
-        load: How many processes were running or waiting on average in the last minute.
-        python: Python's version.
-        versions: Version of every package that took part.
+        usable_cores: Cores that this process may use, according to affinity and cgroup quota.
+        load: Mean number of running or waiting processes in the last minute.
+        python: Version of Python.
+        versions: Versions of packages.
     """
 
     cpu: str
@@ -41,7 +40,7 @@ class Machine:
 
 
 def describe_machine(packages: Iterable[str] = ()) -> Machine:
-    """Collect the facts, with the versions of the given distributions where installed."""
+    """Return the properties of this machine, with the versions of installed distributions."""
     wanted = dict.fromkeys(["envfleet", "gymnasium", "numpy", *packages])
     return Machine(
         cpu=cpu_model(),
@@ -54,7 +53,7 @@ def describe_machine(packages: Iterable[str] = ()) -> Machine:
 
 
 def figures_json(kind: str, figures: Any) -> str:
-    """Write a dataclass as JSON: `{"kind": "envfleet.…", "schema_version": 1, …its fields…}`."""
+    """Return a dataclass as JSON: `{"kind": "envfleet.…", "schema_version": 1, …its fields…}`."""
     head = {"kind": f"envfleet.{kind}", "schema_version": 1}
     return json.dumps(head | dataclasses.asdict(figures), indent=1) + "\n"
 
@@ -66,7 +65,7 @@ def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Rated:
-    """Repeated measurements of one thing.
+    """Repeated measurements of a rate.
 
     Attributes:
         rates: Environment steps per second, one figure per measurement.
@@ -81,7 +80,7 @@ class Rated:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Lowest and highest measurement; of five or more, without the most extreme fifth on each side."""
+        """Lowest and highest measurement; with five or more, without the lowest and highest fifth."""
         ordered = sorted(self.rates)
         cut = len(ordered) // 5
         return ordered[cut], ordered[-1 - cut]
@@ -89,14 +88,15 @@ class Rated:
 
 @dataclasses.dataclass(frozen=True)
 class ContenderResult(Rated):
-    """Results of one contender in a run, with one rate per round.
+    """Results of a contender in a run, with one rate per round.
 
     Attributes:
-        contender: Its name, such as `"gymnasium-async"`.
-        label: Its name in tables and plots.
-        problem: Why it was left out (not installed, or cannot run this workload), or how it failed; empty if measured.
-        start_s: Time to build all sub-environments and reset them once; `None` unless measured.
-        memory_bytes: What all sub-environments together added to the process tree; `None` unless measured.
+        contender: Name, such as `"gymnasium-async"`.
+        label: Name in tables and plots.
+        problem: Reason why it was left out or failed; empty if measured.
+        start_s: Seconds to build all sub-environments and reset them once; `None` unless measured.
+        memory_bytes: Growth of the process tree by all sub-environments; `None` unless measured.
+        line: Line of code that makes the fleet; empty for other libraries.
     """
 
     contender: str
@@ -104,18 +104,19 @@ class ContenderResult(Rated):
     problem: str = ""
     start_s: float | None = None
     memory_bytes: int | None = None
+    line: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One workload with one number of sub-environments, all contenders.
+    """Results of all contenders for one workload and number of sub-environments.
 
     Attributes:
-        workload: The workload's name.
-        env: The environment's id.
+        workload: Name of the workload.
+        env: Id of the environment.
         num_envs: Number of sub-environments.
-        workers: Wanted number of workers; `None` left it to each contender.
-        entries: One per contender, in the order asked for.
+        workers: Requested number of workers; `None` left it to each contender.
+        entries: Results per contender, in the requested order.
     """
 
     workload: str
@@ -126,18 +127,17 @@ class Run:
 
     @property
     def measured(self) -> list[ContenderResult]:
-        """Return the contenders that gave figures, the fastest first."""
+        """Measured contenders, fastest first."""
         return sorted((entry for entry in self.entries if entry.rates), key=lambda entry: -entry.rate)
 
     def find(self, contender: str) -> ContenderResult | None:
-        """Find a measured contender by name."""
+        """Return a measured contender by name."""
         return next((entry for entry in self.measured if entry.contender == contender), None)
 
     def ratio(self, contender: str, other: str) -> float | None:
-        """Divide the steps/s of one contender by another's, or `None` if one was not measured.
+        """Return the steps/s of one contender divided by another's; `None` if one of them was not measured.
 
-        Both are taken from the same round, so that what the machine did meanwhile touches both; the result is the
-        median over the rounds.
+        Ratios are taken within a round, so that load on the machine affects both; the median over rounds is returned.
         """
         ours, theirs = self.find(contender), self.find(other)
         if ours is None or theirs is None:
@@ -147,13 +147,13 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Everything one call of the benchmark found.
+    """Results of one benchmark.
 
     Attributes:
-        started_at: When it began: ISO 8601, UTC.
-        machine: What it ran on.
-        seconds: Length of one measurement.
-        runs: What it measured.
+        started_at: Start in ISO 8601, UTC.
+        machine: Machine that it ran on.
+        seconds: Duration of one measurement.
+        runs: Runs, in the order of measurement.
     """
 
     started_at: str

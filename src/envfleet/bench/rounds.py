@@ -1,4 +1,4 @@
-"""Run contenders against each other: each in its own process, all in every round, in a new order each time."""
+"""Runs of contenders in rounds: each in its own process, all in every round, in a new random order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from envfleet.machine import whole_cores
 
 T = TypeVar("T")
 Progress = Callable[[str, float], None]
-"""Called with what goes on and the fraction (0 to 1) of the run that is done."""
+"""Called with a description of the current work and the finished fraction (0 to 1) of the run."""
 
 _PACKAGES = ("stable-baselines3", "torch", "envpool")
 _START_TIMEOUT_S = 120.0
-_GRACE_S = 60.0  # a measurement may outlast its time by this much: one step can be slow, and so can a busy machine
+_GRACE_S = 60.0  # a measurement may exceed its time by this much, since a step or the machine can be slow
 _CLOSE_TIMEOUT_S = 30.0
+_ALL_S = 24.0  # of measurements, each of which warms up for a quarter of its time
 
 
 def in_rounds(contenders: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
@@ -47,29 +48,29 @@ def in_rounds(contenders: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
 
 
 def require_buildable(workload: Workload) -> None:
-    """Check that one environment can be built, by doing it in a child process.
+    """Check in a child process that one environment can be built.
 
     Raises:
-        ChildFailed: It cannot; the message says what was raised, such as which package is missing.
+        ChildFailed: It cannot be built; the message says why, such as a missing package.
     """
     with Child(f"{workload.spec.id} cannot be built here") as child:
         try:
             child.call(measure.build_one, _START_TIMEOUT_S, workload)
         except ChildFailed as error:
             raise ChildFailed(
-                f"{str(error).rstrip('.')}. Install what it needs, or see that gymnasium.make builds one."
+                f"{str(error).rstrip('.')}. Install its packages, or check that gymnasium.make builds one."
             ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Contest:
-    """One run to make.
+    """Plan of a run.
 
     Attributes:
-        workload: What is stepped.
-        num_envs: How many sub-environments.
-        workers: Wanted number of workers, or `None`.
-        contenders: Who takes part.
+        workload: Environment to step.
+        num_envs: Number of sub-environments.
+        workers: Number of workers, or `None` to leave it to each contender.
+        contenders: Contenders to measure.
     """
 
     workload: Workload
@@ -78,72 +79,76 @@ class Contest:
     contenders: Sequence[Contender]
 
 
+def share_of_time(contests: Sequence[Contest], rounds: int) -> float:
+    """Return the duration of one measurement with which all of them take at most half a minute: 0.05 to 0.5 s."""
+    measurements = rounds * sum(len(contest.contenders) for contest in contests)
+    return min(0.5, max(0.05, _ALL_S / measurements))
+
+
 def run_contests(
     contests: Sequence[Contest],
     seconds: float,
     rounds: int,
     progress: Progress,
-    on_run: Callable[[Report], object] = lambda report: None,
 ) -> Report:
-    """Make several runs one after the other.
+    """Execute several runs one after the other.
 
     Args:
-        contests: The runs to make.
-        seconds: Length of one measurement.
-        rounds: Measurements per contender; in each round all contenders are measured in a new random order.
-        progress: Told what goes on and which fraction is done.
-        on_run: Given the report so far after every run.
+        contests: Plans of the runs.
+        seconds: Duration of one measurement.
+        rounds: Measurements per contender.
+        progress: Called with the current work and the finished fraction.
     """
     started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     report = Report(started_at, describe_machine(_PACKAGES), seconds, ())
     for index, contest in enumerate(contests):
 
-        def tell(text: str, fraction: float, done: int = index) -> None:
+        def show(text: str, fraction: float, done: int = index) -> None:
             progress(text, (done + fraction) / len(contests))
 
-        report = dataclasses.replace(report, runs=(*report.runs, run_contest(contest, seconds, rounds, tell)))
-        on_run(report)
+        report = dataclasses.replace(report, runs=(*report.runs, run_contest(contest, seconds, rounds, show)))
     return report
 
 
 def run_contest(contest: Contest, seconds: float, rounds: int, progress: Progress) -> Run:
-    """Make one run. A contender that fails is reported as such and does not end it."""
-    seats = [_Seat(contender, contest) for contender in contest.contenders]
+    """Execute one run. A contender that fails is reported and does not end the run."""
+    entrants = [_Entrant(contender, contest) for contender in contest.contenders]
     where = f"{contest.workload.name} × {contest.num_envs}"
-    total, done = len(seats) * (rounds + 1), 0
+    total, done = len(entrants) * (rounds + 1), 0
     try:
         progress(f"{where}: importing", 0.0)
-        with concurrent.futures.ThreadPoolExecutor(whole_cores()) as pool:  # nothing is measured yet
-            list(pool.map(_Seat.prepare, seats))
-        for seat in seats:
-            progress(f"{where}: starting {seat.contender.label}", done / total)
-            seat.start()
+        with concurrent.futures.ThreadPoolExecutor(whole_cores()) as pool:  # before any measurement
+            list(pool.map(_Entrant.prepare, entrants))
+        for entrant in entrants:
+            progress(f"{where}: starting {entrant.contender.label}", done / total)
+            entrant.start()
             done += 1
-        for index, seat in in_rounds(seats, rounds):
-            progress(f"{where}, round {index + 1} of {rounds}: {seat.contender.label}", done / total)
-            seat.measure(seconds)
+        for index, entrant in in_rounds(entrants, rounds):
+            progress(f"{where}, round {index + 1} of {rounds}: {entrant.contender.label}", done / total)
+            entrant.measure(seconds)
             done += 1
-        for seat in seats:
-            seat.close()
+        for entrant in entrants:
+            entrant.close()
     finally:
-        for seat in seats:
-            seat.kill()
+        for entrant in entrants:
+            entrant.kill()
     progress(f"{where}: done", 1.0)
-    entries = tuple(seat.entry for seat in seats)
+    entries = tuple(entrant.entry for entrant in entrants)
     return Run(contest.workload.name, contest.workload.spec.id, contest.num_envs, contest.workers, entries)
 
 
-class _Seat:
-    """One contender's place in a run: its child process, and its results so far.
+class _Entrant:
+    """Contender in a run, with its child process.
 
     Attributes:
-        contender: Who it is.
-        entry: The results.
+        contender: The contender.
+        entry: Results so far.
     """
 
     def __init__(self, contender: Contender, contest: Contest) -> None:
         self.contender, self._contest = contender, contest
-        self.entry = ContenderResult((), contender.name, contender.label)
+        line = contender.line(contest.workload, contest.num_envs, contest.workers)
+        self.entry = ContenderResult((), contender.name, contender.label, line=line)
         self._child: Child | None = None
 
     def prepare(self) -> None:
@@ -168,7 +173,7 @@ class _Seat:
 
     def close(self) -> None:
         if self._child is not None:
-            with contextlib.suppress(ChildFailed):  # its figures stand
+            with contextlib.suppress(ChildFailed):  # its figures remain valid
                 self._child.call(measure.close_others, _CLOSE_TIMEOUT_S, ())
 
     def kill(self) -> None:
@@ -177,7 +182,7 @@ class _Seat:
             self._child = None
 
     def _call(self, function: Callable[..., T], timeout_s: float, *args: object) -> T | None:
-        """Call a function in the child; `None` if there is no child any more, or the call fails."""
+        """Call a function in the child; return `None` if the child has been killed or the call fails."""
         if self._child is None:
             return None
         try:

@@ -1,9 +1,9 @@
-"""`envfleet tune`: find the fastest fleet for an environment within a given time, by successive halving.
+"""Search of `envfleet tune` for the fastest fleet within a given time, by successive halving.
 
-Every candidate is stepped for a moment, a few times in turn with the others; the slower half is dropped, and so on.
-The last ones take turns until the time is up. Fleets stay open meanwhile (an idle fleet uses no CPU).
+All candidates are measured a few times in turn, then the slower half is dropped, and so on. The last candidates take
+turns until the time is up. Their fleets stay open (an idle fleet uses no CPU).
 
-A fleet is recommended in place of a simpler one only if it is faster beyond what repeated measurements differ by.
+A fleet is preferred to a simpler one only if the difference exceeds the spread of repeated measurements.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ BACKENDS = ("serial", "thread", "process")
 """Backends to search, the simplest first."""
 
 _ENVS_PER_WORKER = (1, 4, 16, 64)
-_MOST_ENVS = 256  # more is seldom wanted for training, and 256 environments take long to start
-_TIMEOUT_S = 30.0  # for a fleet to be built, or to step beyond its time
-_SLICE_S = 0.1  # of one measurement
+_MOST_ENVS = 256  # training rarely needs more, and starting more takes long
+_TIMEOUT_S = 30.0  # to build a fleet, or to finish a step after its time
+_SLICE_S = 0.1  # duration of one measurement
 _TURNS = 3  # measurements between two halvings
 _SHOWN = 10  # fleets in the table
-_TOLERANCE = 0.05  # a gain below is worth no workers, even where it is certain
+_TOLERANCE = 0.05  # smaller gains do not justify workers
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Candidate:
-    """One way of building a fleet.
+    """Options of a fleet to try.
 
     Attributes:
         backend: `"serial"`, `"thread"` or `"process"`.
@@ -57,18 +57,18 @@ class Candidate:
     workers: int
 
     def arguments(self) -> str:
-        """Return what follows the environment in the call of `envfleet.make` that builds it."""
+        """Return the arguments of `envfleet.make` after the environment."""
         workers = "" if self.backend == "serial" else f", workers={self.workers}"
         return f'num_envs={self.num_envs}, backend="{self.backend}"{workers}'
 
 
 def search_space(cores: int, num_envs: int | None = None, backends: Sequence[str] = BACKENDS) -> list[Candidate]:
-    """List the fleets worth trying, the most promising first.
+    """Return the fleets to try, the most promising first.
 
     Args:
-        cores: Cores that may be used at once.
-        num_envs: Number of sub-environments, or `None` to search over it too.
-        backends: Which backends to try.
+        cores: Number of usable cores.
+        num_envs: Number of sub-environments; `None` searches over it.
+        backends: Backends to try.
 
     Raises:
         InvalidArgument: `num_envs` is not positive or a backend is unknown.
@@ -77,24 +77,24 @@ def search_space(cores: int, num_envs: int | None = None, backends: Sequence[str
         check_whole("num_envs", num_envs, 1)
     for backend in backends:
         check_choice("backends", backend, BACKENDS)
-    # One worker alone is a loop with a detour, unless there is one core: then all of them are.
-    crews = {"serial": [1], "thread": [max(2, cores)]}
-    of_processes = sorted({number for number in (cores // 2, cores - 1, cores, 2 * cores) if number > 1} or {1})
-    found = {
+    # A single worker cannot be faster than a loop, so at least two are tried, except on a single core.
+    counts = {"serial": [1], "thread": [max(2, cores)]}
+    process_counts = sorted({number for number in (cores // 2, cores - 1, cores, 2 * cores) if number > 1} or {1})
+    candidates = {
         Candidate(backend, total, min(workers, total))
         for backend in backends
-        for workers in crews.get(backend, of_processes)
+        for workers in counts.get(backend, process_counts)
         for per_worker in _ENVS_PER_WORKER
         for total in [num_envs or min(_MOST_ENVS, per_worker * (cores if backend == "serial" else workers))]
     }
 
     def by_prospect(candidate: Candidate) -> tuple[bool, bool, float, Candidate]:
-        """Return a sort key that puts usually fast candidates first, as time may not suffice for all."""
+        """Return a sort key that puts candidates first that are usually fast."""
         is_unusual = candidate.backend != "serial" and candidate.workers != cores
         distance = abs(math.log2(candidate.num_envs / (8 * cores)))
         return is_unusual, candidate.backend == "thread", distance, candidate
 
-    return sorted(found, key=by_prospect)
+    return sorted(candidates, key=by_prospect)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,13 +102,13 @@ class Trial(Rated):
     """Measurements of one candidate.
 
     Attributes:
-        candidate: Which.
+        candidate: The candidate.
     """
 
     candidate: Candidate
 
     def is_clearly_faster(self, other: Trial) -> bool:
-        """Return whether the spreads do not overlap; a single measurement has none, and shows nothing."""
+        """Return whether the spreads do not overlap; needs two measurements of each."""
         if min(len(self.rates), len(other.rates)) < 2:
             return False
         return self.spread[0] > other.spread[1] and self.rate > (1 + _TOLERANCE) * other.rate
@@ -124,13 +124,13 @@ class Tuning:
     """Result of a search; its JSON is `{"kind": "envfleet.tune", "schema_version": 1, …the fields of this class…}`.
 
     Attributes:
-        env: The environment's id.
-        best_line: The source line that makes the best fleet.
-        trials: All that were measured, best first.
-        failures: What failed, and why.
-        num_untried: Candidates there was no time for.
-        seconds: How long the search took.
-        machine: What it ran on.
+        env: Id of the environment.
+        best_line: Line of code that makes the best fleet.
+        trials: Measured candidates, best first.
+        failures: Failed candidates with their errors.
+        num_untried: Number of candidates that were not measured in time.
+        seconds: Duration of the search.
+        machine: Machine that it ran on.
     """
 
     env: str
@@ -143,7 +143,7 @@ class Tuning:
 
 
 class NothingWorked(EnvfleetError):
-    """No candidate could be built and stepped; the message carries the first failure."""
+    """No candidate could be built and stepped; the message contains the first failure."""
 
     code = "nothing_worked"
 
@@ -158,14 +158,14 @@ def search(
     """Search by successive halving.
 
     Args:
-        candidates: What to try, the most promising first.
-        evaluator: Builds and steps them.
-        seconds: Time limit; a measurement that has begun is finished.
-        progress: Told what goes on and which fraction of the time is used.
-        clock: Seconds, for tests.
+        candidates: Candidates, the most promising first.
+        evaluator: Builds and steps candidates.
+        seconds: Time limit; the last measurement may exceed it.
+        progress: Called with the current work and the used fraction of the time.
+        clock: Clock in seconds, for tests.
 
     Returns:
-        Trials, best first; failures with their reason. Candidates that are in neither were left untried.
+        Trials, best first, and failures with their reasons. All other candidates were not measured.
     """
     start, alive, dropped = clock(), list(candidates), list[Candidate]()
     rates: dict[Candidate, list[float]] = {}
@@ -173,7 +173,7 @@ def search(
     while alive and clock() < start + seconds:
         for candidate in alive * _TURNS:
             elapsed = clock() - start
-            # Nobody new after half of the time: better a few candidates measured well than all of them once.
+            # No new candidates after half of the time: a few good measurements are better than one of each candidate.
             if elapsed < (seconds if candidate in rates else seconds / 2) and candidate not in failures:
                 progress(candidate.arguments(), elapsed / seconds)
                 try:
@@ -182,7 +182,7 @@ def search(
                     failures[candidate] = str(error)
                     del rates[candidate]
         ranked = sorted((one for one in alive if one in rates), key=lambda one: -statistics.median(rates[one]))
-        # The best single process stays to the end: it is what all others must be compared with.
+        # The best serial fleet stays to the end, since all others are compared with it.
         best_serial = [candidate for candidate in ranked if candidate.backend == "serial"][:1]
         alive = list(dict.fromkeys(ranked[: max(2, math.ceil(len(ranked) / 2))] + best_serial))
         dropped = [candidate for candidate in ranked if candidate not in alive] + dropped
@@ -193,7 +193,7 @@ def search(
 
 
 def _best_first(finalists: list[Trial]) -> list[Trial]:
-    """Put the simplest first, or what clearly beats it; then the others, the fastest first."""
+    """Return the simplest, or the one that is clearly faster, first; then the others, fastest first."""
     best: list[Trial] = []
     for trial in sorted(finalists, key=lambda one: one.burden):
         best = best if best and not trial.is_clearly_faster(best[0]) else [trial]
@@ -211,7 +211,7 @@ class Evaluator:
         self._workload, self._child = workload, Child("the fleet")
 
     def measure(self, candidate: Candidate, seconds: float) -> float:
-        """Step it for a time, building it first if need be; return the environment steps made per second."""
+        """Step a candidate, which is built first if necessary; return transitions per second."""
         if not self._child.is_alive:
             self._child.kill()
             self._child = Child("the fleet")
@@ -221,7 +221,7 @@ class Evaluator:
         return self._child.call(measure.step_runner, seconds + _TIMEOUT_S, candidate, seconds)
 
     def keep(self, candidates: Collection[Candidate]) -> None:
-        """Release all others; if one cannot be closed, all go with the child and are built again when needed."""
+        """Close all others; if that fails, kill the child, and build candidates again when they are needed."""
         try:
             self._child.call(measure.close_others, _TIMEOUT_S, candidates)
         except ChildFailed:
@@ -237,12 +237,12 @@ def tune(workload: Workload, candidates: Sequence[Candidate], seconds: float, pr
 
     Args:
         workload: The environment.
-        candidates: What to try, see `search_space`.
+        candidates: Candidates, see `search_space`.
         seconds: Time limit.
-        progress: Told what goes on and which fraction of the time is used.
+        progress: Called with the current work and the used fraction of the time.
 
     Raises:
-        NothingWorked: Not one candidate could be stepped.
+        NothingWorked: All candidates failed.
     """
     start = time.monotonic()
     evaluator = Evaluator(workload)
@@ -251,10 +251,10 @@ def tune(workload: Workload, candidates: Sequence[Candidate], seconds: float, pr
     finally:
         evaluator.kill()
     if not trials:
-        reason = next(iter(failures.values()), f"not one could be built within {seconds:g} s")
+        reason = next(iter(failures.values()), f"none could be built within {seconds:g} s")
         raise NothingWorked(
             f"no fleet of {workload.spec.id} could be stepped: {reason}. "
-            "See that one environment works by itself (envfleet doctor), or give the search more --seconds."
+            "Check that a single environment works (`envfleet doctor`), or increase --seconds."
         )
     line = workload.make_line(trials[0].candidate.arguments())
     num_untried, elapsed_s = len(candidates) - len(trials) - len(failures), time.monotonic() - start
@@ -266,7 +266,7 @@ def tune(workload: Workload, candidates: Sequence[Candidate], seconds: float, pr
 def show_tuning(tuning: Tuning, console: Console) -> None:
     """Print the ranking, the line to paste and the reasons."""
     console.print(_table(tuning))
-    untried = f", {tuning.num_untried} left untried for want of time (more: --seconds)" if tuning.num_untried else ""
+    untried = f", {tuning.num_untried} not tried in time (increase --seconds)" if tuning.num_untried else ""
     shown = f", the best {_SHOWN} shown" if len(tuning.trials) > _SHOWN else ""
     tried = f"{count(len(tuning.trials), 'fleet')} tried in {tuning.seconds:.0f} s{shown}{untried}."
     console.print(f"[dim]{tried}[/dim]", soft_wrap=True)
@@ -280,7 +280,7 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     compiled = tuning.env if spec is not None and is_kernel(spec) else find_twin(tuning.env)
     if compiled is not None:
         made = f'envfleet.make("{compiled}", num_envs=…, backend="kernel")'
-        line = f"{compiled} is compiled: {made} needs no search, and `envfleet bench` says how fast it is."
+        line = f"{compiled} is compiled: {made} needs no search; `envfleet bench` measures it."
         console.print(f"[bold]{escape(line)}[/bold]", soft_wrap=True)
 
 
@@ -296,7 +296,7 @@ def _table(tuning: Tuning) -> Table:
 
 
 def explain(trials: Sequence[Trial]) -> list[str]:
-    """Compare the first in words with the runner-up, and with the best of the other place to step in."""
+    """Compare the first with the runner-up, and with the best fleet with (or without) workers."""
     best = trials[0]
     is_serial = best.candidate.backend == "serial"
     elsewhere = [one for one in trials if (one.candidate.backend == "serial") != is_serial]
@@ -307,4 +307,4 @@ def explain(trials: Sequence[Trial]) -> list[str]:
         line = f"{best.rate / rival.rate:.2f}× {name}, {rival.candidate.arguments()}"
         simpler = ", and this one is simpler" if best.burden < rival.burden else ""
         lines.append(line + ("" if best.is_clearly_faster(rival) else f": within the spread{simpler}"))
-    return lines or ["It is the only one that could be measured."]
+    return lines or ["No other fleet could be measured."]

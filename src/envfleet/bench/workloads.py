@@ -1,4 +1,4 @@
-"""Environments to measure: the built-in workloads, any Gymnasium id, any callable of the form `module:function`."""
+"""Environments to measure: built-in workloads, Gymnasium ids, and callables as `module:function`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from envfleet.sources import check_keywords, find_callable, find_spec, is_kernel
 
 _MODULE = "envfleet.bench.environments"
 BUILT_IN: Mapping[str, str] = {
-    "cheap": "CartPole-v1",  # about 5 µs a step: overhead is all that counts
+    "cheap": "CartPole-v1",  # about 5 µs a step: overhead dominates
     "lunar": "LunarLander-v3",  # Box2D physics, tens of µs a step, slow resets
-    "medium": f"{_MODULE}:envfleet-bench/Spin-v0",  # 200 µs of CPU a step: what a second core is for
+    "medium": f"{_MODULE}:envfleet-bench/Spin-v0",  # 200 µs of CPU a step: gains from a second core
     "image": f"{_MODULE}:envfleet-bench/Image-v0",  # 84 × 84 × 4 uint8: 28 kB to move a step
     "dict": f"{_MODULE}:envfleet-bench/Dict-v0",  # a nested observation with five leaves
     "infos": f"{_MODULE}:envfleet-bench/Info-v0",  # three numeric infos on every step
@@ -33,13 +33,13 @@ BUILT_IN: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """An environment to measure, as plain values that pickle.
+    """Environment to measure, as plain, picklable values.
 
     Attributes:
-        name: As given on the command line and shown in reports.
-        source: As `envfleet.make` takes it: an id, with or without a module, or `module:function`.
-        spec: How Gymnasium builds one; `spec.kwargs` included.
-        env_kwargs: The user's own arguments of the environment.
+        name: Name on the command line and in reports.
+        source: First argument of `envfleet.make`: an id, with or without a module, or `module:function`.
+        spec: Gymnasium's specification, including `spec.kwargs`.
+        env_kwargs: Arguments of the environment given by the user.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Workload:
     env_kwargs: Mapping[str, Any]
 
     def make_line(self, arguments: str) -> str:
-        """Write the source line that makes a fleet of it.
+        """Return the line of code that makes a fleet of it.
 
         Args:
-            arguments: What follows the environment, such as `"num_envs=8"`.
+            arguments: Arguments after the environment, such as `"num_envs=8"`.
         """
         kwargs = "".join(f", {name}={value!r}" for name, value in self.env_kwargs.items())
-        if kwargs and self.spec.entry_point == self.source:  # make() passes no arguments on to a callable
+        if kwargs and self.spec.entry_point == self.source:  # make() does not pass arguments to a callable
             module, path = self.source.partition(":")[0], self.source.replace(":", ".")
             return f"import functools, {module}; envfleet.make(functools.partial({path}{kwargs}), {arguments})"
         return f"envfleet.make({json.dumps(self.source)}, {arguments}{kwargs})"
@@ -65,7 +65,7 @@ class Workload:
 
 
 def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
-    """Find a workload by name.
+    """Return a workload by name.
 
     Args:
         name: A built-in workload (one of `BUILT_IN`), a Gymnasium id (`CartPole-v1`, `mypackage:MyEnv-v0`), or a
@@ -73,19 +73,19 @@ def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
         env_kwargs: Arguments of the environment.
 
     Raises:
-        InvalidArgument: No environment of that name can be built here, or it is a kernel without an id.
+        InvalidArgument: The environment is unknown or cannot be built singly, or is a kernel without an id.
     """
     source, kwargs = BUILT_IN.get(name, name), dict(env_kwargs or {})
     if is_kernel_class(found := find_callable(source)):
         raise InvalidArgument(
-            f"{name} is a kernel without an id: give it one by envfleet.kernels.registration.register, and pass "
+            f"{name} is a kernel without an id: register it with envfleet.kernels.registration.register, and pass "
             "module:id"
         )
     if found is None:
         spec = _find_spec(source)
         check_keywords(spec, kwargs)
         spec.kwargs.update(kwargs)
-    else:  # no wrapper is added: what the callable returns is what a fleet would run
+    else:  # without wrappers, as in a fleet
         env_id = source.rpartition(":")[2].replace(".", "-")
         spec = EnvSpec(env_id, entry_point=source, kwargs=kwargs, order_enforce=False, disable_env_checker=True)
     return Workload(name, source, spec, kwargs)
@@ -95,17 +95,15 @@ def _find_spec(source: str) -> EnvSpec:
     try:
         spec = copy.deepcopy(find_spec(source))
     except UnknownEnv as error:
-        raise InvalidArgument(f"{error}; or name one of the workloads {', '.join(BUILT_IN)}") from error
+        raise InvalidArgument(f"{error}; or pass a built-in workload: {', '.join(BUILT_IN)}") from error
     if spec.entry_point is None:
-        raise InvalidArgument(
-            f"{spec.id} has no single environment to build (only a vector one): pass an id that gymnasium.make accepts."
-        )
+        raise InvalidArgument(f"{spec.id} is only a vector environment: pass an id that gymnasium.make accepts.")
     return spec
 
 
 def is_installed(module_name: str) -> bool:
-    """Return whether a module can be found, without importing it, though its parents are."""
+    """Return whether a module can be found; imports its parents only."""
     try:
         return importlib.util.find_spec(module_name) is not None
-    except (ImportError, ValueError, AttributeError):  # the parent of a dotted name is missing, broken or no package
+    except (ImportError, ValueError, AttributeError):  # the parent of a dotted name is missing, broken or not a package
         return False

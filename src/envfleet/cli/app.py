@@ -66,9 +66,14 @@ def options(
 def bench(  # noqa: PLR0913 (one parameter per option)
     env: Env,
     *,
-    num_envs: Annotated[str, typer.Option("--num-envs", "-n", help="Sub-environments; several with commas.")] = "8",
+    num_envs: Annotated[
+        str, typer.Option("--num-envs", "-n", help="Number of sub-environments; several with commas.")
+    ] = "8",
     workers: Annotated[
-        str, typer.Option("--workers", "-w", help="Workers; several with commas; else each one's own choice.")
+        str,
+        typer.Option(
+            "--workers", "-w", help="Number of workers; several with commas; by default chosen by each contender."
+        ),
     ] = "",
     backends: Annotated[
         str,
@@ -79,12 +84,15 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     peers: Annotated[
         str, typer.Option(help="loop, gymnasium-sync, gymnasium-async, sb3-dummy, sb3-subproc, envpool; all; none.")
     ] = "default",
-    seconds: Annotated[float, typer.Option(min=0.01, help="Length of one measurement.")] = 0.5,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements per contender.")] = 3,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Duration of one measurement; by default at most 0.5, and half a minute for all."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of measurements per contender.")] = 3,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     json_file: JsonFile = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", callback=check_output, help="Also draw them: .png, .pdf or .svg.")
+        Path | None, typer.Option(metavar="FILE", callback=check_output, help="Also draw a plot: .png, .pdf or .svg.")
     ] = None,
 ) -> None:
     """Measure fleets of ENV against the usual ways to step many environments."""
@@ -92,12 +100,12 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     from envfleet.bench.plot import check_plot, plot_report
     from envfleet.bench.report import show_report
     from envfleet.bench.results import figures_json
-    from envfleet.bench.rounds import Contest, run_contests
+    from envfleet.bench.rounds import Contest, run_contests, share_of_time
 
     names = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
     names += [f"envfleet-{name}" for name in choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)]
     if not names:
-        raise InvalidArgument("nobody is left to measure: name some with --backends or --peers.")
+        raise InvalidArgument("nothing to measure: select contenders with `--backends` or `--peers`")
     if plot is not None:
         check_plot(plot)
     workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
@@ -105,7 +113,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     contenders = [CONTENDERS[name] for name in names]
     contests = [Contest(workload, size, crew, contenders) for crew in crews for size in sizes]
     with progress_bar() as tell:
-        report = run_contests(contests, seconds, rounds, tell)
+        report = run_contests(contests, seconds or share_of_time(contests, rounds), rounds, tell)
     console = make_console()
     show_report(report, console)
     write_figures(json_file, figures_json("bench", report))

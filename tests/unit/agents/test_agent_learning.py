@@ -12,5 +12,5 @@ from benchmarks.learning import TASKS, train
 @pytest.mark.parametrize("name", TASKS)
 def test_an_agent_reaches_its_goal(name: str) -> None:
     task = TASKS[name]
-    _, curve = train(task, seed=0)
-    assert max(value for _, value in curve) >= task.goal
+    _, evaluations = train(task, seed=0)
+    assert max(value for _, value in evaluations.points) >= task.goal

@@ -12,7 +12,9 @@ MACHINE = Machine("a processor", 4, 2.0, 0.5, "3.11.7", {"envfleet": "0.1.0"})
 
 
 def entry(name: str, *rates: float, label: str = "") -> ContenderResult:
-    return ContenderResult(rates, name, label or name.replace("-", " "), start_s=0.5, memory_bytes=8_000_000)
+    line = f'envfleet.make(…, backend="{name.removeprefix("envfleet-")}")'
+    label = label or name.replace("-", " ")
+    return ContenderResult(rates, name, label, start_s=0.5, memory_bytes=8_000_000, line=line)
 
 
 def run(*entries: ContenderResult, workload: str = "CartPole-v1", num_envs: int = 8, workers: int | None = 2) -> Run:
@@ -38,7 +40,7 @@ ENV_FACTS = EnvFacts(
 
 
 def facts(policy_s: float = 0.0, fleet: dict[str, float | None] | None = None, **env_changes: Any) -> Facts:
-    """A quiet machine, a step of 100 µs, worker processes that neither help nor hurt; changed as asked.
+    """A quiet machine, a step of 100 µs, worker processes as fast as one process; with the given changes.
 
     Fleets are given by backend, in steps/s; one without a figure failed.
     """

@@ -35,7 +35,7 @@ def test_an_exception_is_named_and_the_child_goes_on():
 
 def test_a_death_is_told_with_the_last_words():
     with Child("pat") as child:
-        with pytest.raises(ChildFailed, match=r"exited with code 7; the last it said: about to leave"):
+        with pytest.raises(ChildFailed, match=r"exited with code 7; its last output: about to leave"):
             child.call(fakes.exit_now, PATIENCE_S)
         assert not child.is_alive
         with pytest.raises(ChildFailed):

@@ -93,8 +93,8 @@ def test_absent_peers_say_why(monkeypatch):
 
 def test_kernels_take_part_where_there_is_one():
     kernel, ours = resolve("envfleet/CartPole-v1"), EnvFleet("kernel")
-    assert "has no compiled twin" in str(ours.absence(resolve("LunarLander-v3")))
-    assert "has no compiled twin" in str(ours.absence(resolve("CartPole-v1", {"sutton_barto_reward": True})))
+    assert "lacks a compiled twin" in str(ours.absence(resolve("LunarLander-v3")))
+    assert "lacks a compiled twin" in str(ours.absence(resolve("CartPole-v1", {"sutton_barto_reward": True})))
     assert EnvPool().absence(kernel) is None  # it has the same environment
     assert "rewritten in C++" in str(EnvPool().absence(resolve("envfleet/GridWorld-v0")))
     for workload in (kernel, resolve("cheap")):
@@ -136,3 +136,13 @@ def test_actions_are_the_same_for_all():
     first, second = draw_actions(space, 4), draw_actions(space, 4)
     np.testing.assert_array_equal(first, second)
     assert np.asarray(first).shape == (64, 4)
+
+
+def test_a_fleet_has_the_line_of_code_that_makes_it() -> None:
+    workload = resolve("cheap")
+    assert EnvFleet("auto").line(workload, 8, None) == 'envfleet.make("CartPole-v1", num_envs=8)'
+    line = 'envfleet.make("CartPole-v1", num_envs=8, backend="process", workers=2)'
+    assert EnvFleet("process").line(workload, 8, 2) == line
+    twin = 'envfleet.make("envfleet/CartPole-v1", num_envs=8, backend="kernel")'
+    assert EnvFleet("kernel").line(workload, 8, None) == twin
+    assert BareLoop().line(workload, 8, None) == ""

@@ -62,7 +62,7 @@ def test_threads():
 @pytest.mark.usefixtures("_clock")
 def test_slow_wrapper():
     found = diagnose_env("slowly_wrapped")
-    finding = next(finding for finding in found if finding.code == "dear_wrapper")
+    finding = next(finding for finding in found if finding.code == "slow_wrapper")
     assert "SlowWrapper" in finding.title
 
 
@@ -87,8 +87,8 @@ def test_too_cheap_for_processes():
 @pytest.mark.parametrize(
     ("env", "title"),
     [
-        ("CartPole-v1", "It has a compiled twin, envfleet/CartPole-v1"),
-        ("envfleet/CartPole-v1", "It is a kernel, which can be compiled"),
+        ("CartPole-v1", "The environment has a compiled twin, envfleet/CartPole-v1"),
+        ("envfleet/CartPole-v1", "The environment is a kernel"),
     ],
 )
 def test_a_kernel_is_named(env, title):
@@ -136,12 +136,12 @@ def test_one_core():
     one = dataclasses.replace(facts().machine, usable_cores=1.0)
     found = diagnose(dataclasses.replace(facts(), machine=one)).findings
     assert found[0].code == "one_core"
-    assert "Of 4 cores only 1 can be used" in found[0].title
+    assert "Only 1 of 4 cores can be used" in found[0].title
 
 
 def test_busy_machine():
     found = diagnose(dataclasses.replace(facts(), busy_cores=3.0)).findings
-    assert "Others keep 3.0 of 4 cores busy" in [finding.title for finding in found]
+    assert "Other processes use 3.0 of 4 cores" in [finding.title for finding in found]
 
 
 def test_policy():

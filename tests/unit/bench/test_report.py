@@ -1,4 +1,4 @@
-"""The report as text."""
+"""Reports of the benchmark as text."""
 
 import dataclasses
 import io
@@ -6,7 +6,7 @@ import io
 from rich.console import Console
 from tests.unit.bench.samples import entry, report, run
 
-from envfleet.bench.report import notes, show_report, twin_line
+from envfleet.bench.report import advice, notes, show_report
 
 LOOP = entry("loop", 1_000, 1_000, label="bare Python loop")
 ASYNC = entry("gymnasium-async", 500, 500, label="Gymnasium AsyncVectorEnv")
@@ -51,13 +51,27 @@ def test_fastest_first():
     assert text.index("envfleet process") < text.index("bare Python loop") < text.index("Gymnasium AsyncVectorEnv")
 
 
-def test_a_compiled_twin_is_named_and_compared_with_nobody_else():
+def test_a_compiled_twin_is_recommended_next_to_the_best_fleet():
     found = run(LOOP, ASYNC, SERIAL, entry("envfleet-kernel", 50_000))
-    twin = twin_line(found) or ""
-    assert "envfleet kernel is envfleet/CartPole-v1, the compiled twin of CartPole-v1: 50× the bare loop here." in twin
-    assert 'envfleet.make("envfleet/CartPole-v1", num_envs=8, backend="kernel")' in twin
+    sentence = advice(found) or ""
+    assert sentence.startswith('Use envfleet.make(…, backend="serial"): 1.80× the steps of Gymnasium AsyncVectorEnv')
+    assert 'use envfleet.make(…, backend="kernel"), the compiled twin of CartPole-v1: 50× the steps of a' in sentence
     assert row_of(text_of(found), "Gymnasium AsyncVectorEnv")[-1] == "1.80×"  # of envfleet serial
-    assert twin_line(run(LOOP, SERIAL)) is None
+
+
+def test_the_advice_names_the_fastest_fleet_or_auto():
+    assert "serial" in (advice(run(LOOP, ASYNC, SERIAL, entry("envfleet-auto", 500, 500))) or "")
+    assert "auto" in (advice(run(LOOP, ASYNC, SERIAL, entry("envfleet-auto", 890, 890))) or "")
+
+
+def test_the_advice_admits_a_faster_peer():
+    sentence = advice(run(LOOP, entry("envpool", 1_800, 1_800, label="EnvPool"), SERIAL)) or ""
+    assert sentence.endswith("our fastest fleet here; EnvPool makes 2.00× its steps.")
+
+
+def test_advice_without_peers_or_fleets():
+    assert (advice(run(LOOP, SERIAL)) or "").endswith(": the fastest fleet measured here.")
+    assert advice(run(LOOP, ASYNC)) is None
 
 
 def test_missing_and_failed_contenders_are_named():
@@ -68,7 +82,7 @@ def test_missing_and_failed_contenders_are_named():
     assert "EnvPool" in text_of(run(LOOP, absent))
 
 
-def test_a_noisy_machine_is_told():
+def test_a_noisy_machine_is_reported():
     assert "noisy" in notes(run(entry("loop", 1_000, 2_000)))[0]
     assert not notes(run(LOOP))
 

@@ -5,8 +5,7 @@ from tests.unit.bench.fakes import NULL, FakeContender
 
 from envfleet.bench.child import ChildFailed
 from envfleet.bench.contenders import CONTENDERS
-from envfleet.bench.results import Report
-from envfleet.bench.rounds import Contest, require_buildable, run_contest, run_contests
+from envfleet.bench.rounds import Contest, in_rounds, require_buildable, run_contest, run_contests, share_of_time
 from envfleet.bench.workloads import resolve
 
 SECONDS, ROUNDS = 0.01, 3
@@ -38,12 +37,19 @@ def test_a_measured_contender_has_all_its_figures():
     assert entry.memory_bytes is not None
 
 
-def test_the_report_so_far_is_passed_on_after_every_run():
-    contests = [Contest(NULL, size, None, [FakeContender("fine")]) for size in (2, 3)]
-    reports: list[Report] = []
-    report = run_contests(contests, SECONDS, 1, ignore, reports.append)
-    assert [len(seen.runs) for seen in reports] == [1, 2]
-    assert [run.num_envs for run in report.runs] == [2, 3]
+def test_all_measurements_together_take_half_a_minute_at_most() -> None:
+    contests = [Contest(NULL, 2, None, [FakeContender("fine")] * 10)] * 3
+    assert share_of_time(contests[:1], 3) == 0.5
+    assert share_of_time(contests, 3) * 90 < 30
+    assert share_of_time(contests * 100, 3) == 0.05
+
+
+def test_every_contender_has_a_turn_in_every_round() -> None:
+    turns = list(in_rounds("abc", 20))
+    assert [index for index, _ in turns] == sorted([*range(20)] * 3)
+    orders = {"".join(name for index, name in turns if index == number) for number in range(20)}
+    assert {frozenset(order) for order in orders} == {frozenset("abc")}
+    assert len(orders) > 1
 
 
 def test_progress_rises_over_all_cases():

@@ -184,4 +184,4 @@ def test_reasons():
     assert runner_up == '1.01× the runner-up, num_envs=8, backend="serial": within the spread'
     assert with_workers.startswith("1.01× the best with workers")
     assert with_workers.endswith("within the spread, and this one is simpler")
-    assert explain(trials_of((serial, 1.0))) == ["It is the only one that could be measured."]
+    assert explain(trials_of((serial, 1.0))) == ["No other fleet could be measured."]

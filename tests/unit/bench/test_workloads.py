@@ -87,7 +87,7 @@ def test_a_callable():
 
 
 def test_a_kernel_needs_an_id():
-    with pytest.raises(InvalidArgument, match="is a kernel without an id: give it one"):
+    with pytest.raises(InvalidArgument, match="is a kernel without an id: register it"):
         resolve("envfleet.envs.classic.cartpole:CartPole")
 
 
@@ -108,7 +108,7 @@ def test_arguments_that_the_environment_does_not_take():
     ("name", "message"),
     [
         ("CartPole-v7", "close to it: CartPole-v1"),
-        ("cheep", "one of the workloads cheap, lunar"),
+        ("cheep", "pass a built-in workload: cheap, lunar"),
         ("qqqqqqqqq", "envfleet envs"),
         ("no_such_module:make", "'no_such_module:make', but the module cannot be imported"),
         ("json:no_such_function", "has no callable of that name"),

@@ -71,7 +71,7 @@ def test_bench_prints_a_table_and_writes_files(tmp_path):
 def test_bench_of_a_peer_that_cannot_run_it():
     result = invoke("bench", "dict", "-n", "2", "--backends", "none", "--peers", "loop,envpool", *QUICK)
     assert result.exit_code == 0
-    assert "Not measured: EnvPool: has no envfleet-bench/Dict-v0" in flat(result.output)
+    assert "Not measured: EnvPool: envfleet-bench/Dict-v0 is not among" in flat(result.output)
 
 
 def test_a_bench_that_measured_nothing_has_failed():
@@ -115,7 +115,10 @@ def test_envs():
         (["bench", "CartPole-v1", "-w", "0"], "--workers is '0'"),
         (["bench", "CartPole-v1", "--peers", "loop,pufferlib"], "--peers names pufferlib"),
         (["bench", "CartPole-v1", "--backends", "spark"], "--backends names spark"),
-        (["bench", "CartPole-v1", "--backends", "none", "--peers", "none"], "name some with --backends or --peers"),
+        (
+            ["bench", "CartPole-v1", "--backends", "none", "--peers", "none"],
+            "select contenders with `--backends` or `--peers`",
+        ),
         (["bench", "tests.unit.bench.fakes:broken"], "planted in the constructor"),
         (["tune", "CartPole-v1", "--backends", "ray"], "backends='ray'"),
         (["bench", "CartPole-v1", "-a", "render_mode"], "expected name=value"),
