@@ -33,9 +33,9 @@ class Reinforce(SlabAgent[ReinforceConfig]):
     def _build(self) -> None:
         actions: Any = self.action_space
         self._network = network_of(self.packing, self.config, int(actions.n)).to(self.device)
-        self._optimiser = torch.optim.Adam(self._network.parameters(), self.config.learning_rate)
+        self._optimizer = torch.optim.Adam(self._network.parameters(), self.config.learning_rate)
         self._networks = {"network": self._network}  # what checkpoints hold
-        self._learners["optimiser"] = self._optimiser  # what resuming needs besides
+        self._learners["optimizer"] = self._optimizer  # what resuming needs besides
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         chances = self._network(inputs).softmax(dim=1)
@@ -56,9 +56,9 @@ class Reinforce(SlabAgent[ReinforceConfig]):
         gains = torch.from_numpy(returns.reshape(-1)[valid]).float().to(self.device)
         gains = (gains - gains.mean()) / (gains.std() + 1e-8)
         loss = (nn.functional.cross_entropy(self._network(inputs), actions, reduction="none") * gains).mean()
-        self._optimiser.zero_grad()
+        self._optimizer.zero_grad()
         loss.backward()
-        self._optimiser.step()
+        self._optimizer.step()
         self.num_transitions += len(valid)
         self.num_updates += 1
         return {"loss": loss.item()}

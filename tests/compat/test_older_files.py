@@ -152,7 +152,7 @@ def test_opponents_keep_their_shares() -> None:
             DDDQN,
             DDDQNConfig(
                 learning_rate=1e-4, hidden=(256, 256), target_period=1000, target_tau=1.0, epsilon_start=1.0,
-                epsilon_end=0.05, prioritised=True, priority_alpha=0.6, priority_beta=0.4, warmup=10_000,
+                epsilon_end=0.05, prioritized=True, priority_alpha=0.6, priority_beta=0.4, warmup=10_000,
             ),
         ),
     ],

@@ -16,7 +16,7 @@ from envfleet.agents.loading import load_agent
 from envfleet.agents.networks import network_of
 from envfleet.agents.off_policy import ContinuousAgent, OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
-from envfleet.agents.randomness import ColouredNoise
+from envfleet.agents.randomness import ColoredNoise
 from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
 from envfleet.agents.sac import SAC, SACConfig
 from envfleet.agents.slabs import Collector, Slab, SlabWriter
@@ -32,7 +32,7 @@ __all__ = [
     "Agent",
     "Batch",
     "Collector",
-    "ColouredNoise",
+    "ColoredNoise",
     "ContinuousAgent",
     "DDDQNConfig",
     "NetworkConfig",

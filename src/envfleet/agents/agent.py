@@ -35,7 +35,7 @@ class Agent(abc.ABC, Generic[Config]):
     """A policy that learns.
 
     A kind of agent has a `config_class`, the dataclass of its hyperparameters. Its `_build` puts networks and
-    optimisers into `_networks` and `_learners`: those are saved and restored.
+    optimizers into `_networks` and `_learners`: those are saved and restored.
 
     Args:
         observation_space: Of one sub-environment: Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of
@@ -90,7 +90,7 @@ class Agent(abc.ABC, Generic[Config]):
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
+        """Make networks and optimizers; called once, while torch's global generator draws from the agent's seed."""
 
     def _compile(self) -> Any:
         """Prepare compiled updates, and return what they need; called if they can be made."""
@@ -201,7 +201,7 @@ class Agent(abc.ABC, Generic[Config]):
         """Save the agent as it is now, as nested dicts of tensors, numbers and text; all of it copies.
 
         Args:
-            contents: `"weights"`: networks and counters. `"learner"`: also optimisers, generators and exploration.
+            contents: `"weights"`: networks and counters. `"learner"`: also optimizers, generators and exploration.
                 `"all"`: also what it remembers, the replay buffer above all; with it, training goes on as if it had
                 not been interrupted, on a CPU with one thread to the last bit.
         """
@@ -218,7 +218,7 @@ class Agent(abc.ABC, Generic[Config]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of another agent of the same form; what it does not hold stays as it is."""
-        state = saving.portable(state)  # optimisers would share tensors with it
+        state = saving.portable(state)  # optimizers would share tensors with it
         self.set_weights(state["networks"])
         self.num_transitions, self.num_updates = state["counters"]["transitions"], state["counters"]["updates"]
         for kind, parts in (("learners", self._learners), ("memories", self._memories)):

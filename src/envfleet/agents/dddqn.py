@@ -31,7 +31,7 @@ class DDDQNConfig(OffPolicyConfig):
         epsilon_transitions: Transitions over which it goes from one to the other, in a straight line.
         target_period: Updates after which the target network moves, by `target_tau`. For a hard copy now and then, pass
             a period of 1000 or so, and a tau of 1.
-        prioritised: Whether transitions with large errors are drawn more often.
+        prioritized: Whether transitions with large errors are drawn more often.
         priority_alpha: Exponent of priorities.
         priority_beta: Exponent of importance weights at first; it goes to 1 over `beta_updates`.
         beta_updates: Updates over which it does.
@@ -42,7 +42,7 @@ class DDDQNConfig(OffPolicyConfig):
     epsilon_end: Share = 0.05
     epsilon_transitions: Positive[int] = 50_000
     target_period: Positive[int] = 1
-    prioritised: bool = False
+    prioritized: bool = False
     priority_alpha: Share = 0.6
     priority_beta: Share = 0.4
     beta_updates: Positive[int] = 100_000
@@ -61,14 +61,14 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     def _build(self) -> None:
         config, self._choices = self.config, choices_of(self.action_space)
         self.packing.check_mask(len(self._choices))
-        priorities = Priorities(config.capacity, config.priority_alpha, self._beta) if config.prioritised else None
+        priorities = Priorities(config.capacity, config.priority_alpha, self._beta) if config.prioritized else None
         form, place = (config.capacity, self.packing.space, (), torch.int64), config.replay_device or self.device
         self.use_replay(ReplayBuffer(*form, rng=self.random.replay, device=place, priorities=priorities))
         self._network = DuelingNetwork(self.packing, config, len(self._choices)).to(self.device)
         self._target, self._target_parts = target_of(self._network)
-        self._optimiser = Adam(self._network.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
+        self._optimizer = Adam(self._network.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
         self._networks |= {"network": self._network, "target": self._target}
-        self._learners["optimiser"] = self._optimiser
+        self._learners["optimizer"] = self._optimizer
 
     @property
     def epsilon(self) -> float:
@@ -119,20 +119,20 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
             best = self._network(following).argmax(dim=1, keepdim=True)  # chosen by one network, valued by the other
             goals = batch.rewards + batch.discounts * self._target(following).gather(1, best).squeeze(1)
         loss = (batch.weights * self.value_losses(values, goals)).mean()
-        self._optimiser.descend(loss)
+        self._optimizer.descend(loss)
         if self.replay.priorities is not None:
             self.replay.priorities.set_errors(batch.indices, (goals - values).detach().cpu().numpy())
         if (self.num_updates + 1) % config.target_period == 0:
-            self._target_parts.follow(self._optimiser, config.target_tau)
+            self._target_parts.follow(self._optimizer, config.target_tau)
         return {"loss": loss, "value": values.mean()}
 
     # ------------------------------------------------------------------ the same, compiled
 
     def _compile(self) -> Adam:
-        return self._act_by(self._optimiser, layers_of(self._network))
+        return self._act_by(self._optimizer, layers_of(self._network))
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[UpdatePart]:
-        config, learned = self.config, self._optimiser.next_step(self._layers[0])
+        config, learned = self.config, self._optimizer.next_step(self._layers[0])
         tau = 0.0 if (self.num_updates + 1) % config.target_period else config.target_tau
         return [(("loss", "value"), _learn, (batch, learned, self._target_parts.values, tau, self._work))]
 

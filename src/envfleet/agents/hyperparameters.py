@@ -51,7 +51,7 @@ class NetworkConfig:
         learning_rate_transitions: See there.
         hidden: Widths of the hidden layers of every network.
         activation: After each of them: `"relu"` or `"tanh"`.
-        layer_norm: Whether their outputs are normalised before the activation (Ba et al. 2016, arXiv:1607.06450).
+        layer_norm: Whether their outputs are normalized before the activation (Ba et al. 2016, arXiv:1607.06450).
         network: `"module:name"` of what makes the encoder: a callable that takes the observation space and returns a
             `torch.nn.Module` from observations to features, `(N, size)`. `None`: vectors need none, images go through
             convolutions, choices become one-hot or learned vectors, parts of a Dict or Tuple are encoded one by one.
@@ -104,7 +104,7 @@ class OffPolicyConfig(NetworkConfig):
         num_steps: Rewards that are summed before a value is bootstrapped (n-step returns).
         target_tau: How far targets move towards their networks in one update.
         max_grad_norm: Gradients longer than this are shortened; `None` never.
-        normalise_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
+        normalize_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
         replay_device: Where the replay buffer lives, such as `"cpu"` if a GPU has no room for it; `None`: with the
             networks.
     """
@@ -116,5 +116,5 @@ class OffPolicyConfig(NetworkConfig):
     num_steps: Positive[int] = 1
     target_tau: Positive[Share] = 0.005
     max_grad_norm: Positive[float | None] = None
-    normalise_observations: bool = False
+    normalize_observations: bool = False
     replay_device: str | None = None

@@ -170,7 +170,7 @@ def _encoder_of(part: PackedArray) -> nn.Module:
 
 
 def mlp(sizes: Sequence[int], config: NetworkConfig) -> nn.Sequential:
-    """Return a fully connected network with an activation after every layer but the last, normalised before it."""
+    """Return a fully connected network with an activation after every layer but the last, normalized before it."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), *_behind(outputs, config)]
@@ -295,7 +295,7 @@ def check_moments(space: spaces.Space[Any], config: Any) -> None:
     """
     if not isinstance(space, (spaces.Box, spaces.MultiBinary)):
         raise InvalidArgument(
-            f"{type(config).__name__}.normalise_observations=True for observations of {space}, expected a Box or "
+            f"{type(config).__name__}.normalize_observations=True for observations of {space}, expected a Box or "
             "MultiBinary: choices have no mean, leave it out"
         )
 
@@ -349,7 +349,7 @@ class ActorCritic(nn.Module):
         list(last.parameters())[1].add_(((mean - moments.mean) / moments.deviation).to(torch.float32))
 
     def export(self, scale: float) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """W and b of every layer of the actor, float64, with the normalisation of observations in the first.
+        """W and b of every layer of the actor, float64, with the normalization of observations in the first.
 
         Args:
             scale: By which observations are divided before that.

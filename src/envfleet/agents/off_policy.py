@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -22,7 +21,7 @@ from envfleet.agents.hyperparameters import OffPolicyConfig, Positive
 from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStepWriter
 from envfleet.agents.networks import Critics, RunningMoments, check_moments, network_of
-from envfleet.agents.randomness import ColouredNoise
+from envfleet.agents.randomness import ColoredNoise
 from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
 from envfleet.native.blas import one_blas_thread
@@ -76,7 +75,7 @@ class OffPolicyAgent(Agent[Config]):
     _acts_by: Flat  # the same memory, or that of another agent whose weights this one shares
     _compiled: Adam | None  # of the network that acts
     _num_noises = 0  # arrays of standard normal noise, each like the actions of a batch, that a compiled update needs
-    _noise: ColouredNoise | None = None
+    _noise: ColoredNoise | None = None
     _moments: RunningMoments | None = None  # of observations, if networks see them normalized
 
     def use_replay(self, replay: ReplayBuffer) -> None:
@@ -88,7 +87,7 @@ class OffPolicyAgent(Agent[Config]):
         self.replay = replay
         self._writer = NStepWriter(replay, self.num_envs, self.config.num_steps, self.config.gamma)
         self._memories = {"replay": replay, "n_step": self._writer}
-        if self.config.normalise_observations:
+        if self.config.normalize_observations:
             check_moments(self.observation_space, self.config)
             self._moments = RunningMoments(self.packing.num_inputs).to(self.device)
             self._networks["observation_moments"] = self._moments
@@ -197,30 +196,25 @@ class OffPolicyAgent(Agent[Config]):
         return figures
 
     def learn_beside(self, batches: Iterable[Any], executor: Executor) -> Future[Learnt]:
-        """Make gradient updates in the only thread of an executor, after those that it was given before.
-
-        It waits until the thread has the GIL: otherwise the thread would get it only after the switch interval.
+        """Make gradient updates in the only thread of an executor, after those that were submitted before.
 
         Returns:
             The result of `learn`.
         """
-        parts, started = list[UpdatePart](), threading.Event()
+        parts = list[UpdatePart]()
         for batch in batches:
             parts += self._learn_compiled(*batch)
             self.num_updates += 1
         num_updates, values = self.num_updates, self._compiled.values  # type: ignore[union-attr]
 
         def learn() -> Learnt:
-            started.set()
             means = Means()
             with one_blas_thread():
                 for names, function, arguments in parts:
                     means.add(dict(zip(names, function(*arguments), strict=False)))
             return Learnt(means.result(), num_updates, values.copy())
 
-        future = executor.submit(learn)
-        started.wait()
-        return future
+        return executor.submit(learn)
 
     def publish(self, learnt: Learnt) -> dict[str, float]:
         """Act by what was learned from now on; return its figures."""
@@ -272,7 +266,7 @@ class ExplorationConfig(OffPolicyConfig):
 
     Attributes:
         noise_exponent: Colour of the exploration noise of each sub-environment over time: 0 white, 1 pink, 2 red.
-        noise_length: Steps after which coloured noise is drawn anew within an episode: the longest episode.
+        noise_length: Steps after which colored noise is drawn anew within an episode: the longest episode.
     """
 
     noise_exponent: float = 0.0
@@ -296,25 +290,25 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
         form, place = (config.capacity, self.packing.space, (self._bounds.size,)), config.replay_device or self.device
         self.use_replay(ReplayBuffer(*form, rng=self.random.replay, device=place))
         if config.noise_exponent:
-            self._noise = ColouredNoise(
+            self._noise = ColoredNoise(
                 self.num_envs, self._bounds.size, config.noise_exponent, config.noise_length, self.random.numpy
             )
             self._learners["noise"] = self._noise
         self._actor = network_of(self.packing, config, self._num_outputs * self._bounds.size).to(self.device)
         self._critics = Critics(self.packing, config, self._bounds.size).to(self.device)
-        self._actor_optimiser, self._critic_optimiser = (
+        self._actor_optimizer, self._critic_optimizer = (
             Adam(network.parameters(), config.learning_rate, max_norm=config.max_grad_norm)
             for network in (self._actor, self._critics)
         )
         self._networks |= {"actor": self._actor, "critics": self._critics}
-        self._learners |= {"actor_optimiser": self._actor_optimiser, "critic_optimiser": self._critic_optimiser}
+        self._learners |= {"actor_optimizer": self._actor_optimizer, "critic_optimizer": self._critic_optimizer}
 
     def best_actions(self) -> nn.Module:
         """Return the actor without noise as a module."""
         return nn.Sequential(self._moments or nn.Identity(), self._actor, self._bounds).to(self.device)
 
     def _compile(self) -> Adam:
-        return self._act_by(self._actor_optimiser, layers_of(self._actor), layers_of(*self._critics.critics))
+        return self._act_by(self._actor_optimizer, layers_of(self._actor), layers_of(*self._critics.critics))
 
     def encode_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Return actions as numbers from -1 to 1, `(M, size)`."""

@@ -1,4 +1,4 @@
-"""PPO: proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347), for fleets of any size."""
+"""PPO: proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347), for fleets of any size."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class PPOConfig(NetworkConfig):
         max_grad_norm: Gradients longer than this are shortened; `None` never.
         target_kl: A slab is left early once the policy has moved this far (an estimate of the mean KL divergence);
             `None` never.
-        normalise_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
-        normalise_values: Whether the critic learns values with mean 0 and variance 1 of all so far.
+        normalize_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
+        normalize_values: Whether the critic learns values with mean 0 and variance 1 of all so far.
         initial_log_std: Of continuous actions before the tanh.
     """
 
@@ -61,8 +61,8 @@ class PPOConfig(NetworkConfig):
     entropy_weight: NotNegative[float] = 0.0
     max_grad_norm: Positive[float | None] = 0.5
     target_kl: Positive[float | None] = None
-    normalise_observations: bool = False
-    normalise_values: bool = False
+    normalize_observations: bool = False
+    normalize_values: bool = False
     hidden: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
     initial_log_std: float = 0.0
@@ -99,7 +99,7 @@ class PPO(SlabAgent[PPOConfig]):
 
     def _build(self) -> None:
         config, action_space = self.config, self.action_space
-        if config.normalise_observations:
+        if config.normalize_observations:
             check_moments(self.observation_space, config)
         self._policy: CategoricalPolicy | SquashedPolicy
         if isinstance(action_space, spaces.Discrete):
@@ -111,16 +111,16 @@ class PPO(SlabAgent[PPOConfig]):
         network = self._network
         parts = (network.actor, network.critic, network.actor_encoder, network.critic_encoder)
         learned = [*(parameter for part in parts for parameter in part.parameters()), network.log_std]
-        self._optimiser = Adam(learned, config.learning_rate, max_norm=config.max_grad_norm, epsilon=1e-5)
+        self._optimizer = Adam(learned, config.learning_rate, max_norm=config.max_grad_norm, epsilon=1e-5)
         self._networks = {"network": self._network}
-        self._learners["optimiser"] = self._optimiser
+        self._learners["optimizer"] = self._optimizer
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         generator = None if deterministic else self.random.torch
         if self._compiled is None:
             outputs = self._network(inputs)
         else:
-            outputs = torch.from_numpy(compiled.act(self._optimiser.values, self._compiled[0], self._rows(inputs)))
+            outputs = torch.from_numpy(compiled.act(self._optimizer.values, self._compiled[0], self._rows(inputs)))
         return self._policy.draw(outputs, self._network.log_std, generator)
 
     def best_actions(self) -> nn.Module:
@@ -128,7 +128,7 @@ class PPO(SlabAgent[PPOConfig]):
         return nn.Sequential(self._network, self._policy.best).to(self.device)
 
     def export_policy(self, deterministic: bool = False) -> MLP | None:
-        """Return the policy as a network that rollouts of kernels compile; it normalises observations itself.
+        """Return the policy as a network that rollouts of kernels compile; it normalizes observations itself.
 
         It chooses from all actions, as the agent does, whatever mask the infos of a kernel have.
 
@@ -163,17 +163,17 @@ class PPO(SlabAgent[PPOConfig]):
             inputs, targets = inputs[is_valid], self._policy.targets(slab.actions[~slab.is_reset]).to(self.device)
             outputs = self._pass(self._network, 0, inputs)
             old_log_probs, _ = self._policy.log_probs(outputs, self._network.log_std, targets)
-        if config.normalise_values:
+        if config.normalize_values:
             self._network.take_returns(returns)
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
         goals = self._network.value_moments(returns)
 
-        self._optimiser.learning_rate = config.learning_rate_after(self.num_transitions)
+        self._optimizer.learning_rate = config.learning_rate_after(self.num_transitions)
         random, lessons = self.random.torch, Lessons(inputs, targets, old_log_probs, advantages, goals)
         orders = [torch.randperm(count, generator=random, device=self.device) for _ in range(config.num_epochs)]
         learn = self._learn_compiled if self.is_compiled else self._learn_by_torch
         figures = learn(lessons, torch.stack(orders))
-        if config.normalise_observations:  # only now: what played the slab is what was compared with
+        if config.normalize_observations:  # only now: what played the slab is what was compared with
             self._network.observation_moments.update(inputs)
         self.num_transitions += count
         return figures
@@ -200,7 +200,7 @@ class PPO(SlabAgent[PPOConfig]):
         if self._compiled is None:  # a part at a time, so that layers do not fill the memory
             return torch.cat([network(part) for part in torch.split(inputs, _PART)])
         with one_blas_thread():
-            outputs = compiled.outputs_of(self._optimiser.values, self._compiled[number], self._rows(inputs))
+            outputs = compiled.outputs_of(self._optimizer.values, self._compiled[number], self._rows(inputs))
         return torch.from_numpy(outputs)
 
     def _rows(self, inputs: Tensor) -> F32:
@@ -230,7 +230,7 @@ class PPO(SlabAgent[PPOConfig]):
         value_loss = (self._network.raw_values(lessons.observations) - lessons.goals).square().mean()
         entropy = entropies.mean()
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-        self._optimiser.descend(loss)
+        self._optimizer.descend(loss)
         with torch.no_grad():  # the estimate that is never negative, http://joschu.net/blog/kl-approx.html
             divergence = (log_ratios.expm1() - log_ratios).mean()
             clipped_share = (ratios != clipped).float().mean()
@@ -254,11 +254,11 @@ class PPO(SlabAgent[PPOConfig]):
         work = workspace(-(-count // num_parts), layers)
         targets = lessons.targets.float().reshape(len(lessons.targets), -1)
         columns = Lessons(self._rows(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
-        learned = self._optimiser.next_step(layers)
+        learned = self._optimizer.next_step(layers)
         arguments = (learned, columns, orders.numpy(), num_parts, self._settings, work)
         with one_blas_thread():
             made, sums = _learn_slab(*arguments)
-        self._optimiser.count += made - 1
+        self._optimizer.count += made - 1
         self.num_updates += made
         return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
 

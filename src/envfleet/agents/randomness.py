@@ -52,7 +52,7 @@ def torch_seed(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def coloured_sequences(
+def colored_sequences(
     shape: tuple[int, ...], length: int, exponent: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Draw sequences of normal noise whose power falls with frequency f as `f ** -exponent`.
@@ -80,7 +80,7 @@ def coloured_sequences(
     return sequences
 
 
-class ColouredNoise:
+class ColoredNoise:
     """A noise sequence for each sub-environment, begun anew with each of its episodes.
 
     Pink noise explores better than white or red in most continuous tasks (Eberhard et al. 2023).
@@ -103,7 +103,7 @@ class ColouredNoise:
         _, size, length = self._sequences.shape
         spent = env_indices[self._places[env_indices] == length]
         if len(spent):
-            self._sequences[spent] = coloured_sequences((len(spent), size), length, self._exponent, self._rng)
+            self._sequences[spent] = colored_sequences((len(spent), size), length, self._exponent, self._rng)
             self._places[spent] = 0
         values: NDArray[np.float32] = self._sequences[env_indices, :, self._places[env_indices]]
         self._places[env_indices] += 1

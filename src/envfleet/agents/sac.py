@@ -78,9 +78,9 @@ class SAC(ContinuousAgent[SACConfig]):
         self._temperature = nn.ParameterDict({"log_alpha": torch.tensor(math.log(config.initial_temperature))})
         self._temperature.to(self.device)  # the weight of the entropy, by its logarithm
         self._target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
-        self._temperature_optimiser = Adam(self._temperature.parameters(), config.learning_rate, max_norm=None)
+        self._temperature_optimizer = Adam(self._temperature.parameters(), config.learning_rate, max_norm=None)
         self._networks |= {"targets": self._targets, "temperature": self._temperature}
-        self._learners["temperature_optimiser"] = self._temperature_optimiser
+        self._learners["temperature_optimizer"] = self._temperature_optimizer
 
     def _choose(self, inputs: Tensor, noise: F32 | None) -> F32:
         if self._compiled is not None:
@@ -109,23 +109,23 @@ class SAC(ContinuousAgent[SACConfig]):
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
         critic_loss = self.critic_loss(values, goals)
-        self._critic_optimiser.descend(critic_loss)
+        self._critic_optimizer.descend(critic_loss)
 
         actions, log_probs = self._propose(observations)
         actor_loss = (alpha * log_probs - self._critics.judge(observations, actions).min(dim=0).values).mean()
-        self._actor_optimiser.descend(actor_loss)
+        self._actor_optimizer.descend(actor_loss)
 
         entropy = -log_probs.detach().mean()
-        self._temperature_optimiser.step((entropy - self._target_entropy)[None])  # the loss is log_alpha times that
-        self._target_parts.follow(self._critic_optimiser, config.target_tau)
+        self._temperature_optimizer.step((entropy - self._target_entropy)[None])  # the loss is log_alpha times that
+        self._target_parts.follow(self._critic_optimizer, config.target_tau)
         return dict(zip(_FIGURES, (critic_loss, actor_loss, alpha, entropy, values.mean()), strict=True))
 
     # ------------------------------------------------------------------ the same, compiled
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[UpdatePart]:
         actor, critics = self._layers
-        learned = self._actor_optimiser.next_step(actor), self._critic_optimiser.next_step(critics)
-        temperature = self._temperature_optimiser.next_step(actor)  # which has no layers
+        learned = self._actor_optimizer.next_step(actor), self._critic_optimizer.next_step(critics)
+        temperature = self._temperature_optimizer.next_step(actor)  # which has no layers
         targets, settings = self._target_parts.values, _Settings(self.config.target_tau, self._target_entropy)
         arguments = (batch, (noises[0], noises[1]), *learned, targets, temperature, settings, self._work)
         return [(_FIGURES, _learn, arguments)]

@@ -17,8 +17,8 @@ from envfleet.agents.actions import ActionTable
 from envfleet.errors import InvalidArgument
 from envfleet.files import replacing
 
-FORMAT = 3
-_TRUSTED = 4  # the format of files that are unpickled
+FORMAT = 5
+_TRUSTED = 6  # the format of files that are unpickled
 _SPACES: dict[str, tuple[type, tuple[str, ...]]] = {  # by kind: the class, and the arguments it is made of
     "table": (ActionTable, ("actions",)),
     "discrete": (spaces.Discrete, ("n", "start")),

@@ -74,7 +74,7 @@ class TD3(ContinuousAgent[TD3Config]):
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
         critic_loss = self.critic_loss(values, goals)
-        self._critic_optimiser.descend(critic_loss)
+        self._critic_optimizer.descend(critic_loss)
         figures = {"critic_loss": critic_loss, "value": values.mean()}
         if (self.num_updates + 1) % config.policy_delay:
             return figures
@@ -83,23 +83,23 @@ class TD3(ContinuousAgent[TD3Config]):
         actor_loss = -self._critics.judge(observations, torch.tanh(free), num_critics=1).mean()
         if config.saturation_penalty:
             actor_loss = actor_loss + config.saturation_penalty * free.square().mean()
-        self._actor_optimiser.descend(actor_loss)
-        self._target_actor_parts.follow(self._actor_optimiser, config.target_tau)
-        self._target_critic_parts.follow(self._critic_optimiser, config.target_tau)
+        self._actor_optimizer.descend(actor_loss)
+        self._target_actor_parts.follow(self._actor_optimizer, config.target_tau)
+        self._target_critic_parts.follow(self._critic_optimizer, config.target_tau)
         return {**figures, "actor_loss": actor_loss}
 
     # ------------------------------------------------------------------ the same, compiled
 
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[UpdatePart]:
-        (actor, critics), values, config = self._layers, self._critic_optimiser.values, self.config
+        (actor, critics), values, config = self._layers, self._critic_optimizer.values, self.config
         noise = (config.target_noise, config.target_noise_clip)
         settings = _Settings(config.target_tau, *noise, config.saturation_penalty)
         targets = (self._target_actor_parts.values, self._target_critic_parts.values, settings, self._work)
-        learned = self._critic_optimiser.next_step(critics)
+        learned = self._critic_optimizer.next_step(critics)
         of_critics = (batch, noises[0], learned, actor[0], *targets)
         parts: list[UpdatePart] = [(("critic_loss", "value"), _fit_critics, of_critics)]
         if (self.num_updates + 1) % config.policy_delay == 0:
-            arguments = (batch.observations, self._actor_optimiser.next_step(actor), values, critics[0], *targets)
+            arguments = (batch.observations, self._actor_optimizer.next_step(actor), values, critics[0], *targets)
             parts.append((("actor_loss",), _fit_actor, arguments))
         return parts
 

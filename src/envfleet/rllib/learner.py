@@ -68,8 +68,8 @@ class PackedPPOLearner(PPOTorchLearner):
         return self._update_in_parts(module_id, whole, -(-len(whole) // limit))
 
     def _update_in_parts(self, module_id: str, whole: Any, num_parts: int) -> Any:
-        for optimiser in self._optimizer_parameters:
-            optimiser.zero_grad(set_to_none=True)
+        for optimizer in self._optimizer_parameters:
+            optimizer.zero_grad(set_to_none=True)
         module = self.module[module_id]
         bounds = [len(whole) * part // num_parts for part in range(num_parts + 1)]
         figures, total = dict.fromkeys(_MEANS, 0.0), torch.zeros((), device=self.device)

@@ -37,7 +37,7 @@ SCRIPTED = (NOBODY, *dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() f
 TAGS = ("named", "self_play", "snapshots", "weighted_mixture")
 """Kinds of sections; the types of all but the first are called so, too."""
 
-Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
+Matchmaking = Literal["uniform", "latest", "prioritized", "hardest"]
 Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 
 
@@ -138,8 +138,8 @@ class SnapshotOpponent(_Agent):
     type: Literal["snapshots"]
     folder: str | None = None
     """Folder of saved agents; null for the snapshots that this run takes of the learner."""
-    matchmaking: Matchmaking = "prioritised"
-    """How one is drawn: uniform, latest, prioritised (by p(1-p), p being the learner's win rate against it),
+    matchmaking: Matchmaking = "prioritized"
+    """How one is drawn: uniform, latest, prioritized (by p(1-p), p being the learner's win rate against it),
     hardest (by (1-p)^2)."""
 
 

@@ -48,14 +48,14 @@ KINDS: dict[str, Any] = {
     "dddqn with a table, priorities, n steps": (
         DDDQN,
         TABLE,
-        DDDQNConfig(**OFF_POLICY, prioritised=True, num_steps=3, target_period=3, target_tau=1.0),
+        DDDQNConfig(**OFF_POLICY, prioritized=True, num_steps=3, target_period=3, target_tau=1.0),
     ),
     "sac": (SAC, TORQUE, SACConfig(**OFF_POLICY)),
     "sac with pink noise": (SAC, TORQUE, SACConfig(**OFF_POLICY, noise_exponent=1.0, noise_length=7)),
     "td3": (TD3, TORQUE, TD3Config(**OFF_POLICY)),
     "td3 with red noise": (TD3, TORQUE, TD3Config(**OFF_POLICY, noise_exponent=2.0, num_steps=2)),
     "ppo for discrete actions": (PPO, spaces.Discrete(4, start=-1), PPOConfig(hidden=(16,))),
-    "ppo": (PPO, TORQUE, PPOConfig(hidden=(16,), normalise_observations=True, normalise_values=True, target_kl=0.5)),
+    "ppo": (PPO, TORQUE, PPOConfig(hidden=(16,), normalize_observations=True, normalize_values=True, target_kl=0.5)),
 }
 
 
@@ -295,7 +295,7 @@ def test_what_is_no_saved_agent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"the agent in .*agent.pt is '', expected 'module:name'"):
         load_agent(path)
     torch.save({"format": 99}, path)
-    with pytest.raises(InvalidArgument, match="has format 99, expected 3"):
+    with pytest.raises(InvalidArgument, match="has format 99, expected 5"):
         load_agent(path)
     torch.save({"format": saving.FORMAT, "run": print}, path)  # code, or the name of some, is not read
     with pytest.raises(InvalidArgument, match="cannot be read"):
@@ -397,8 +397,8 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
         InvalidArgument, match=r"is Dict\('mission': Text\(.*\)\), expected Box, Discrete, .*: leave other parts out"
     ):
         SAC(spaces.Dict(mission=spaces.Text(3)), TORQUE)
-    with pytest.raises(InvalidArgument, match="normalise_observations=True for observations of Discrete"):
-        PPO(spaces.Discrete(3), TORQUE, PPOConfig(normalise_observations=True))
+    with pytest.raises(InvalidArgument, match="normalize_observations=True for observations of Discrete"):
+        PPO(spaces.Discrete(3), TORQUE, PPOConfig(normalize_observations=True))
     with pytest.raises(InvalidArgument, match="is none of the 14 of the table"):
         TABLE.indices(np.full((1, 4), 0.3))
     with pytest.raises(InvalidArgument, match="no action twice"):
@@ -464,7 +464,7 @@ def test_observations_of_replay_agents_are_normalized(kind: str, compiled: bool,
     kinds: dict[str, Any] = {"sac": (SAC, TORQUE), "td3": (TD3, TORQUE), "dddqn": (DDDQN, spaces.Discrete(3))}
     make_kind, action = kinds[kind]
     config: Any = make_kind.config_class(
-        hidden=(8,), batch_size=16, warmup=0, capacity=500, normalise_observations=True, compiled=compiled
+        hidden=(8,), batch_size=16, warmup=0, capacity=500, normalize_observations=True, compiled=compiled
     )
     agents: list[Any] = [make_kind(box, action, config, num_envs=40, seed=0) for _ in range(2)]
     plain = rng.normal(size=(2, 40, 3)).astype(np.float32)
@@ -484,5 +484,5 @@ def test_observations_of_replay_agents_are_normalized(kind: str, compiled: bool,
     np.testing.assert_array_equal(loaded.act_batch(scaled[1], deterministic=True), second)
     exported = agents[1].best_actions()(torch.from_numpy(scaled[1]))
     np.testing.assert_allclose(np.asarray(exported.detach()), second, atol=1e-5)
-    with pytest.raises(InvalidArgument, match="normalise_observations=True for observations of Discrete"):
+    with pytest.raises(InvalidArgument, match="normalize_observations=True for observations of Discrete"):
         make_kind(spaces.Discrete(4), action, config)

@@ -28,7 +28,7 @@ KINDS: dict[str, Any] = {
     "td3": (TD3, TORQUE, TD3Config, {}),
     "td3, penalty": (TD3, TORQUE, TD3Config, {"saturation_penalty": 0.1, "max_grad_norm": 0.1, "policy_delay": 1}),
     "dddqn": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"max_grad_norm": None}),
-    "dddqn, priorities": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"prioritised": True, "target_period": 3}),
+    "dddqn, priorities": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"prioritized": True, "target_period": 3}),
     "one layer": (SAC, TORQUE, SACConfig, {"hidden": (24,)}),
     "wide layers": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"hidden": (40, 36)}),
     "wide critics": (SAC, TORQUE, SACConfig, {"hidden": (40, 70)}),
@@ -65,12 +65,12 @@ def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[
     return found
 
 
-def means_of(optimiser: Adam) -> tuple[torch.Tensor, ...]:
+def means_of(optimizer: Adam) -> tuple[torch.Tensor, ...]:
     """First means of Adam of each parameter; after one step they are a tenth of the gradients."""
-    return torch.split(optimiser.means, [parameter.numel() for parameter in optimiser.parameters])
+    return torch.split(optimizer.means, [parameter.numel() for parameter in optimizer.parameters])
 
 
-def optimisers(agent: Any) -> dict[str, Adam]:
+def optimizers(agent: Any) -> dict[str, Adam]:
     return {name: part for name, part in agent._learners.items() if isinstance(part, Adam)}
 
 
@@ -79,9 +79,9 @@ def test_first_gradients_are_autograds(kind: str) -> None:
     compiled, plain = make(kind, compiled=True), make(kind, compiled=False)
     (figures,), (expected,) = learn([compiled, plain], 1)
     assert figures == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    for name, optimiser in optimisers(plain).items():
-        pairs = zip(means_of(optimisers(compiled)[name]), means_of(optimiser), strict=True)
-        largest = [float(wanted.abs().max()) for wanted in means_of(optimiser)]
+    for name, optimizer in optimizers(plain).items():
+        pairs = zip(means_of(optimizers(compiled)[name]), means_of(optimizer), strict=True)
+        largest = [float(wanted.abs().max()) for wanted in means_of(optimizer)]
         for number, (found, wanted) in enumerate(pairs):
             layer = number // 2 * 2  # weight and bias: their terms cancel out more
             scale = max(*largest[layer : layer + 2], 1e-6)
@@ -123,7 +123,7 @@ def test_both_ways_save_the_same_and_go_on_from_each_other() -> None:
     found, expected = learn([compiled, plain], 20, seed=1)
     for figures, wanted in zip(found, expected, strict=True):
         assert figures == pytest.approx(wanted, rel=1e-3, abs=1e-3)
-    states = [agent.state_dict("learner")["learners"]["critic_optimiser"] for agent in (compiled, plain)]
+    states = [agent.state_dict("learner")["learners"]["critic_optimizer"] for agent in (compiled, plain)]
     assert [state["count"] for state in states] == [40, 40]
 
 
@@ -193,7 +193,7 @@ from envfleet.agents import DDDQN, SAC, DDDQNConfig, SACConfig, Transitions
 space, small = spaces.Box(-1, 1, (2,), np.float32), {"hidden": (8,), "batch_size": 4, "capacity": 20, "warmup": 0}
 for agent in (
     SAC(space, space, SACConfig(**small, num_steps=2), num_envs=3, seed=0),
-    DDDQN(space, spaces.Discrete(3), DDDQNConfig(**small, num_steps=2, prioritised=True), num_envs=3, seed=0),
+    DDDQN(space, spaces.Discrete(3), DDDQNConfig(**small, num_steps=2, prioritized=True), num_envs=3, seed=0),
 ):
     rows = np.ones((3, 2), np.float32)
     for number in range(5):

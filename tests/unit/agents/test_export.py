@@ -55,11 +55,11 @@ def test_files_do_what_the_agent_does(kind: str, space: spaces.Space[Any], tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
-def test_tables_bounds_and_normalisation_are_in_the_file(tmp_path: Path) -> None:
+def test_tables_bounds_and_normalization_are_in_the_file(tmp_path: Path) -> None:
     table = ActionTable(np.random.default_rng(0).random((7, 2)))
     check(DDDQN(VECTOR, table, DDDQNConfig(hidden=(8,), capacity=1), seed=0), tmp_path)
     check(DDDQN(VECTOR, spaces.Discrete(3, start=-1), DDDQNConfig(hidden=(8,), capacity=1), seed=0), tmp_path)
-    agent = PPO(VECTOR, SPEED, PPOConfig(hidden=(8,), normalise_observations=True, layer_norm=True), seed=0)
+    agent = PPO(VECTOR, SPEED, PPOConfig(hidden=(8,), normalize_observations=True, layer_norm=True), seed=0)
     agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(5, 3, (50, 6))))
     check(agent, tmp_path)
 

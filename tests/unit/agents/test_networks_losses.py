@@ -66,21 +66,21 @@ def test_targets_follow() -> None:
 def test_descending_is_torchs_adam(max_norm: float | None) -> None:
     ours, theirs = (critics_of(4) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
-    optimiser, reference = (
+    optimizer, reference = (
         Adam(ours.parameters(), 1e-2, max_norm=max_norm),
         torch.optim.Adam(theirs.parameters(), lr=1e-2),
     )
     for number in range(6):
         observations, actions = torch.randn(8, 2), torch.randn(8, 1)
-        optimiser.descend(ours(observations, actions).square().mean())
+        optimizer.descend(ours(observations, actions).square().mean())
         reference.zero_grad()
         theirs(observations, actions).square().mean().backward()
         if max_norm is not None:
             nn.utils.clip_grad_norm_(theirs.parameters(), max_norm)
         reference.step()
         if number == 2:
-            state, optimiser = optimiser.state_dict(), Adam(ours.parameters(), 1.0, max_norm=max_norm)
-            optimiser.load_state_dict(state)
+            state, optimizer = optimizer.state_dict(), Adam(ours.parameters(), 1.0, max_norm=max_norm)
+            optimizer.load_state_dict(state)
     for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(mine, yours, atol=1e-6)
 
@@ -92,9 +92,9 @@ def test_the_layout_of_parameters_makes_no_difference() -> None:
         nn.Parameter(torch.arange(6.0).view(2, 3).T.contiguous()),
     )
     for parameter in (turned, plain):
-        optimiser = Adam([parameter], 0.1, max_norm=None)
+        optimizer = Adam([parameter], 0.1, max_norm=None)
         for _ in range(3):
-            optimiser.descend((parameter.square() * slopes).sum())
+            optimizer.descend((parameter.square() * slopes).sum())
     assert torch.equal(turned, plain)
     assert not torch.equal(turned, torch.arange(6.0).view(2, 3).T)
 
@@ -133,7 +133,7 @@ def fill(agent: Any, actions: Any, rewards: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"prioritised": True}, {"num_steps": 3}], ids=["plain", "by priority", "n steps"]
+    "options", [{}, {"prioritized": True}, {"num_steps": 3}], ids=["plain", "by priority", "n steps"]
 )
 def test_action_values_of_terminated_and_of_truncated_episodes(options: dict[str, Any]) -> None:
     agent = DDDQN(SPACE, spaces.Discrete(2), DDDQNConfig(**SMALL, **options), num_envs=4, seed=0)
@@ -151,7 +151,7 @@ def test_all_learning_rates_fall_with_transitions() -> None:
     fill(agent, np.zeros((20, 1), np.float32), np.zeros(20))
     agent.update()
     learners = agent.state_dict("learner")["learners"]
-    rates = [learners[f"{name}_optimiser"]["learning_rate"] for name in ("actor", "critic", "temperature")]
+    rates = [learners[f"{name}_optimizer"]["learning_rate"] for name in ("actor", "critic", "temperature")]
     assert rates == pytest.approx([2e-3] * 3)
 
 

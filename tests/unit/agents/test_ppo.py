@@ -46,7 +46,7 @@ def an_agent(**config: Any) -> PPO:
 
 
 def rate_of(agent: PPO) -> float:
-    return float(agent.state_dict("learner")["learners"]["optimiser"]["learning_rate"])
+    return float(agent.state_dict("learner")["learners"]["optimizer"]["learning_rate"])
 
 
 def test_the_learning_rate_falls_linearly_and_then_stays() -> None:
@@ -110,7 +110,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "relu": {"activation": "relu", "max_grad_norm": None},
     "tanh, two layers": {"hidden": (24, 16), "max_grad_norm": 0.01},
     "entropy": {"entropy_weight": 0.1, "value_weight": 2.0, "initial_log_std": -1.0},
-    "normalised": {"normalise_observations": True, "normalise_values": True},
+    "normalized": {"normalize_observations": True, "normalize_values": True},
     "early end": {"learning_rate": 1e-2, "target_kl": 0.002},
 }
 
@@ -143,8 +143,8 @@ def test_gradients_of_a_minibatch_are_autograds(kind: str, is_discrete: bool, mo
     assert figures == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert 0.1 < figures["clipped"] < 0.9
     # The first means of Adam are a tenth of the gradients.
-    sizes = [parameter.numel() for parameter in first._optimiser.parameters]
-    means = (torch.split(agent._optimiser.means, sizes) for agent in (first, second))
+    sizes = [parameter.numel() for parameter in first._optimizer.parameters]
+    means = (torch.split(agent._optimizer.means, sizes) for agent in (first, second))
     for found, wanted in zip(*means, strict=True):
         scale = max(float(wanted.abs().max()), 1e-6)
         assert float((found - wanted).abs().max()) < 1e-5 * scale
@@ -158,7 +158,7 @@ def test_many_updates_are_those_of_torch_but_for_rounding(kind: str, is_discrete
     for _ in range(3):
         assert first.update(slab) == pytest.approx(second.update(slab), rel=1e-4, abs=1e-5)
         assert first.num_updates == second.num_updates
-        assert first._optimiser.count == second._optimiser.count
+        assert first._optimizer.count == second._optimizer.count
     assert (first.num_updates < 18) == (kind == "early end")
     theirs = second.weights()["network"]
     for name, weights in first.weights()["network"].items():
@@ -168,19 +168,19 @@ def test_many_updates_are_those_of_torch_but_for_rounding(kind: str, is_discrete
 
 
 def test_loaded_weights_decide_whether_to_normalize() -> None:
-    normalised, _, slab = a_pair("normalised", is_discrete=False)
+    normalized, _, slab = a_pair("normalized", is_discrete=False)
     plain, by_torch, _ = a_pair("entropy", is_discrete=False)
-    normalised.update(slab)
+    normalized.update(slab)
     rows = np.random.default_rng(2).normal(3.0, 2.0, (9, *slab.observations.shape[2:])).astype(np.float32)
-    expected = normalised.act_batch(rows, deterministic=True)
+    expected = normalized.act_batch(rows, deterministic=True)
     for agent in (plain, by_torch):
-        agent.set_weights(normalised.weights())
+        agent.set_weights(normalized.weights())
         np.testing.assert_allclose(agent.act_batch(rows, deterministic=True), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_restored_agent_makes_the_same_updates_to_the_last_bit() -> None:
-    first, _, slab = a_pair("normalised", is_discrete=False)
-    other, _, _ = a_pair("normalised", is_discrete=False)
+    first, _, slab = a_pair("normalized", is_discrete=False)
+    other, _, _ = a_pair("normalized", is_discrete=False)
     first.update(slab)
     other.load_state_dict(first.state_dict())
     assert first.update(slab) == other.update(slab)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envfleet.agents.randomness import ColouredNoise, coloured_sequences
+from envfleet.agents.randomness import ColoredNoise, colored_sequences
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("length", [256, 255])
 def test_power_falls_with_frequency_as_asked(exponent: float, length: int) -> None:
-    sequences = coloured_sequences((4000,), length, exponent, np.random.default_rng(0))
+    sequences = colored_sequences((4000,), length, exponent, np.random.default_rng(0))
     power = (np.abs(np.fft.rfft(sequences)) ** 2).mean(axis=0)[1:-1]
     slope = np.polyfit(np.log(np.fft.rfftfreq(length)[1:-1]), np.log(power), 1)[0]
     assert slope == pytest.approx(-exponent, abs=0.03)
@@ -20,7 +20,7 @@ def test_power_falls_with_frequency_as_asked(exponent: float, length: int) -> No
 
 
 def test_noise_differs_by_sub_environment_and_episode() -> None:
-    noise = ColouredNoise(3, 2, 2.0, 100, np.random.default_rng(0))
+    noise = ColoredNoise(3, 2, 2.0, 100, np.random.default_rng(0))
     everyone = np.arange(3)
     first = np.array([noise.draw(everyone) for _ in range(50)])
     noise.reset(np.array([1]))
@@ -34,8 +34,8 @@ def test_noise_differs_by_sub_environment_and_episode() -> None:
 
 
 def test_drawing_for_some_leaves_the_others_where_they_are() -> None:
-    together = ColouredNoise(2, 1, 1.0, 8, np.random.default_rng(0))
-    apart = ColouredNoise(2, 1, 1.0, 8, np.random.default_rng(0))
+    together = ColoredNoise(2, 1, 1.0, 8, np.random.default_rng(0))
+    apart = ColoredNoise(2, 1, 1.0, 8, np.random.default_rng(0))
     both = np.array([0, 1])
     expected = np.array([together.draw(both) for _ in range(8)])
     first = apart.draw(both)

@@ -137,7 +137,7 @@ def test_slabs_of_kernels_are_those_of_steps() -> None:
             options: dict[str, Any] = {"backend": "kernel", "autoreset_mode": "SAME_STEP"}
             fleet = stack.enter_context(envfleet.make("envfleet/CartPole-v1", 5, **options))
             space = fleet.single_observation_space
-            config = PPOConfig(hidden=(8,), normalise_observations=True)
+            config = PPOConfig(hidden=(8,), normalize_observations=True)
             agent = PPO(space, fleet.single_action_space, config, num_envs=5, seed=0)
             list(agent._network.actor.parameters())[-2].data.mul_(1e4)  # chances of 0 and 1
             agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(1, 2, (50, 4))))
@@ -151,7 +151,7 @@ def test_slabs_of_kernels_are_those_of_steps() -> None:
 
 def test_exported_policies_scale_images_as_the_agent_does() -> None:
     observations = spaces.Box(0, 255, (3,), np.uint8)
-    agent = PPO(observations, spaces.Box(-1, 1, (2,)), PPOConfig(hidden=(8,), normalise_observations=True), seed=0)
+    agent = PPO(observations, spaces.Box(-1, 1, (2,)), PPOConfig(hidden=(8,), normalize_observations=True), seed=0)
     agent._network.observation_moments.update(torch.rand(50, 3))
     network = agent.export_policy(deterministic=True)
     assert network is not None
@@ -165,7 +165,7 @@ def test_exported_policies_scale_images_as_the_agent_does() -> None:
 def test_exported_policies_act_alike() -> None:
     observations = spaces.Box(-10, 10, (3,), np.float32)
     box = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
-    agent = PPO(observations, box, PPOConfig(hidden=(8, 8), normalise_observations=True), seed=0)
+    agent = PPO(observations, box, PPOConfig(hidden=(8, 8), normalize_observations=True), seed=0)
     agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(5, 3, (50, 3))))
     inputs = np.random.default_rng(1).normal(5, 3, (20, 3)).astype(np.float32)
     network, noisy = agent.export_policy(deterministic=True), agent.export_policy()

@@ -37,7 +37,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "value of an opponent": (
         lambda: changed(*GAMES, "opponent", {"type": "snapshots", "matchmaking": "best"}),
-        r"curriculum.phases\[1\].opponent.matchmaking is 'best': expected 'uniform', 'latest', 'prioritised' or",
+        r"curriculum.phases\[1\].opponent.matchmaking is 'best': expected 'uniform', 'latest', 'prioritized' or",
     ),
     "opponent without a type": (
         lambda: changed(*GAMES, "opponent", {}),

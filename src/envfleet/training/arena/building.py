@@ -97,7 +97,7 @@ def make_arena(
 def _learns_beside(config: RunConfig, options: RunOptions) -> bool:
     """Return whether a thread will learn beside the games, if observations are vectors."""
     kind, hyperparameters = find_agent(config.agent.type, "agent.type"), agent_config(config)
-    draws_uniformly = issubclass(kind, OffPolicyAgent) and not getattr(hyperparameters, "prioritised", False)
+    draws_uniformly = issubclass(kind, OffPolicyAgent) and not getattr(hyperparameters, "prioritized", False)
     is_compiled = options.device == "cpu" and kind.may_compile(hyperparameters)
     return config.training.learn_beside and draws_uniformly and is_compiled
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -19,6 +20,7 @@ from envfleet.agents import Agent, OffPolicyAgent, SlabAgent, SlabWriter, Transi
 from envfleet.agents.off_policy import Learnt
 from envfleet.training.config import RunConfig
 
+_SWITCH_INTERVAL_S = 1e-4  # between updates the thread needs the GIL, which games in Python keep for 5 ms by default
 _ROUNDING = 1e-9  # so that ten times 0.1 is one update
 
 
@@ -84,6 +86,9 @@ class ReplayLearner:
     def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
         self._agent, self._schedule = agent, schedule
         self._executor = ThreadPoolExecutor(1) if is_beside and agent.can_learn_beside else None
+        self._former_interval_s = sys.getswitchinterval()
+        if self._executor is not None:
+            sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._job: Future[Learnt] | None = None
         self.num_updates = agent.num_updates
 
@@ -156,6 +161,7 @@ class ReplayLearner:
         """Wait for the thread, and end it."""
         if self._executor is not None:
             self._executor.shutdown()
+            sys.setswitchinterval(self._former_interval_s)
 
 
 class SlabLearner:

@@ -26,12 +26,12 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
 
     Args:
         win_rates: The learner's running scores p against them, at least one.
-        matchmaking: `"uniform"`; `"latest"`: only the newest; `"prioritised"`: by p (1 - p), those it neither always
+        matchmaking: `"uniform"`; `"latest"`: only the newest; `"prioritized"`: by p (1 - p), those it neither always
             beats nor never; `"hardest"`: by (1 - p)^2 (both: Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z,
-            "prioritised fictitious self-play").
+            "prioritized fictitious self-play").
 
     Examples:
-        >>> chances([0.9, 0.5, 0.1], "prioritised").round(2)
+        >>> chances([0.9, 0.5, 0.1], "prioritized").round(2)
         array([0.22, 0.57, 0.22])
         >>> chances([0.9, 0.5, 0.1], "hardest").round(2)
         array([0.02, 0.24, 0.75])
@@ -40,7 +40,7 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
     weights: NDArray[np.float64] = {
         "uniform": np.ones(len(rates)),
         "latest": 1.0 * (np.arange(len(rates)) == len(rates) - 1),
-        "prioritised": _FLOOR + rates * (1 - rates),
+        "prioritized": _FLOOR + rates * (1 - rates),
         "hardest": _FLOOR + (1 - rates) ** 2,
     }[matchmaking]
     return weights / float(weights.sum())
@@ -79,7 +79,7 @@ def as_player(agent: Agent[Any], seed: int, *, num_envs: int, weights: Weights) 
         num_envs: Sub-environments it will play in.
         weights: What it acts by.
     """
-    config = experienced(agent.config, capacity=1, noise_exponent=0.0, prioritised=False)
+    config = experienced(agent.config, capacity=1, noise_exponent=0.0, prioritized=False)
     player = type(agent)(
         agent.observation_space, agent.action_space, config, num_envs=num_envs, seed=seed, device=agent.device
     )

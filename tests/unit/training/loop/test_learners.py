@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
@@ -25,7 +26,7 @@ AGENTS = {
     "SAC": {"hidden": [16], "num_steps": 2},
     "DDDQN": {"hidden": [16], "num_steps": 3, "epsilon_transitions": 400},
 }
-PRIORITIES = {**AGENTS["DDDQN"], "prioritised": True}
+PRIORITIES = {**AGENTS["DDDQN"], "prioritized": True}
 ENVS = {"SAC": "Pendulum-v1", "DDDQN": "envfleet/CartPole-v1"}
 
 
@@ -159,3 +160,10 @@ def test_what_goes_wrong_in_the_thread_reaches_the_run() -> None:
         own._learn_compiled = lambda *lesson: [((), fail, (1.0,))]
         with pytest.raises(MemoryError):
             trainer.run()
+
+
+def test_the_switch_interval_is_restored() -> None:
+    before = sys.getswitchinterval()
+    with trainer_of("SAC"):
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before

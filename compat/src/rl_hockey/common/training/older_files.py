@@ -35,7 +35,7 @@ _NAMES = {
         "policy_freq": "policy_delay",
     },
     "DDDQN": {
-        "eps": "epsilon_start", "eps_min": "epsilon_end", "use_per": "prioritised", "per_alpha": "priority_alpha",
+        "eps": "epsilon_start", "eps_min": "epsilon_end", "use_per": "prioritized", "per_alpha": "priority_alpha",
         "per_beta": "priority_beta",
     },
 }  # fmt: skip
