@@ -14,7 +14,19 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from envfleet.errors import Failure, InvalidArgument
-from envfleet.fleet.engine import Batch, Call, Engine, Request, Reset, Rows, SetAttr, Step, StepResult, Traits
+from envfleet.fleet.engine import (
+    Answer,
+    Batch,
+    Call,
+    Engine,
+    Pending,
+    Request,
+    Reset,
+    Rows,
+    SetAttr,
+    StepResult,
+    Traits,
+)
 from envfleet.fleet.episodes import EndedEpisodes, EpisodeStats, EpisodeStatus
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
@@ -76,7 +88,7 @@ class AdoptedEngine(Engine):
         self._episodes.shape_rewards(self.traits.reward_shape)
         self._observations: Any = None
         self._finals: Any = None
-        self._result: Any = None
+        self._sent: Any = None  # a Batch from `send` to `collect`
         self._is_inside = False  # in a step or reset, which an exception cuts short
         self._steps, self._step_s = 0, 0.0
 
@@ -104,21 +116,28 @@ class AdoptedEngine(Engine):
             infos.update(episodes.ended_episodes().entries(self.traits.num_envs))
         return observations, rewards, flags[0], flags[1], infos
 
-    def submit(self, request: Request) -> None:
-        """Do what is asked."""
-        env: Any = self._env
-        if isinstance(request, Step):
-            self._result = Batch(*self.step(request.actions), np.arange(self.traits.num_envs))
-        elif isinstance(request, Reset):
-            self._result = self._reset(request)
+    def send(self, actions: Any, rows: Rows | None = None) -> None:
+        """Step all sub-environments; `collect` returns the results."""
+        self._sent = Batch(*self.step(actions), np.arange(self.traits.num_envs))
+
+    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Batch:
+        """Return the results of the step that was sent."""
+        sent: Batch = self._sent
+        self._sent = None
+        return sent
+
+    def submit(self, request: Request[Answer]) -> Pending[Answer]:
+        """Carry out a request."""
+        answer: Any = None
+        if isinstance(request, Reset):
+            answer = self._reset(request)
         elif isinstance(request, SetAttr):
             self._method("set_attr")(request.name, request.values)
-            self._result = None
+        elif isinstance(request, Call) and request.name == "render":
+            answer = self._env.render() or ()
         elif isinstance(request, Call):
-            if request.name == "render":
-                self._result = env.render() or ()
-            else:
-                self._result = self._method("call")(request.name, *request.args, **request.kwargs)
+            answer = self._method("call")(request.name, *request.args, **request.kwargs)
+        return Pending.of(answer)
 
     def _method(self, name: str) -> Any:
         """Return a method that reaches into sub-environments, which Gymnasium's vector wrappers do not pass on.
@@ -163,11 +182,6 @@ class AdoptedEngine(Engine):
             rows = places
         self._observations, self._is_inside = observations, False
         return dict(infos) if rows is None else take_infos(infos, rows)
-
-    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
-        """Return what came of the last request."""
-        result, self._result = self._result, None
-        return result
 
     def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
         """Return the last observations."""

@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 from envfleet.adapters.originals import raise_original, raising_originals
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending, SubEnvError
 from envfleet.fleet.checks import check_name, check_seconds
-from envfleet.fleet.engine import Call, Request, Reset, Step, StepResult
+from envfleet.fleet.engine import Batch, Call, Pending, Reset, StepResult
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.lifecycle import Lifecycle
 from envfleet.make import make_engine
@@ -187,6 +187,7 @@ class AsyncFleet(_DropInFleet):
             raise InvalidArgument(f"cannot find context {context!r}: pass one of {', '.join(map(repr, _CONTEXTS))}")
         self._pending, self._after = "step", Lifecycle.READY
         self._reset_request = Reset()
+        self._answer: Pending[Any] = Pending.of(None)
         super().__init__(
             env_fns,
             backend="process",
@@ -202,7 +203,12 @@ class AsyncFleet(_DropInFleet):
         Raises:
             CallPending: Another call is pending; an `AlreadyPendingCallError`, too.
         """
-        self._start("step", Step(actions), Lifecycle.READY)
+
+        def send() -> Pending[Batch]:
+            self.engine.send(actions)
+            return Pending(lambda timeout_s: self.engine.collect(timeout_s=timeout_s))
+
+        self._start("step", send, Lifecycle.READY)
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
         """Wait for what `step_async` started.
@@ -229,7 +235,7 @@ class AsyncFleet(_DropInFleet):
         """
         request = self._reset_request = self._read_reset(seed, options)
         whole = (Lifecycle.NEW, Lifecycle.TORN) if request.rows is None else ()
-        self._start("reset", request, Lifecycle.READY, *whole)
+        self._start("reset", lambda: self.engine.submit(request), Lifecycle.READY, *whole)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for what `reset_async` started; as `step_wait`, returns observations and infos."""
@@ -244,7 +250,8 @@ class AsyncFleet(_DropInFleet):
         """
         if not callable(name):
             check_name("call_async()", name)
-        self._start("call", Call(name, args, kwargs), Lifecycle.NEW, Lifecycle.READY)
+        request = Call(name, args, kwargs)
+        self._start("call", lambda: self.engine.submit(request), Lifecycle.NEW, Lifecycle.READY)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Wait for what `call_async` started; as `step_wait`, returns one result per sub-environment."""
@@ -253,15 +260,15 @@ class AsyncFleet(_DropInFleet):
     def _advise(self) -> str:
         return f"call {self._pending}_wait() first"
 
-    def _start(self, verb: str, request: Request, *allowed: Lifecycle) -> None:
+    def _start(self, verb: str, submit: Callable[[], Pending[Any]], *allowed: Lifecycle) -> None:
         with self._hold(f"{verb}_async()", *allowed):
             after = self._state if verb == "call" else Lifecycle.READY
 
-            def submit() -> None:
-                self.engine.submit(request)
+            def start() -> None:
+                self._answer = submit()
                 self._pending, self._after, self._under_way[:] = verb, after, True
 
-            self._guard(submit, Lifecycle.PENDING)
+            self._guard(start, Lifecycle.PENDING)
 
     def _wait(self, verb: str, timeout: float | None) -> Any:
         is_pending = self._state is Lifecycle.PENDING
@@ -272,7 +279,7 @@ class AsyncFleet(_DropInFleet):
             check_seconds("timeout", timeout, is_positive=False)
         with self._hold(f"{verb}_wait()", Lifecycle.PENDING):
             try:
-                result = self._guard(lambda: self.engine.collect(timeout_s=timeout))
+                result = self._guard(lambda: self._answer.wait(timeout))
                 self._state = self._after
                 return result
             except CallTimeout as error:
@@ -286,3 +293,4 @@ class AsyncFleet(_DropInFleet):
             finally:
                 if self._state is not Lifecycle.PENDING:
                     self._pending, self._after, self._under_way[:] = "step", Lifecycle.READY, False
+                    self._answer = Pending.of(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -28,6 +28,8 @@ from envfleet.fleet.stats import FleetStats, Plan
 
 Rows: TypeAlias = NDArray[np.int64]
 """Indices of sub-environments, each once."""
+
+Answer = TypeVar("Answer")
 
 StepResult: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 """Observations, rewards, terminated, truncated and infos of a step of all sub-environments."""
@@ -115,61 +117,90 @@ class Traits:
             )
 
 
-class Step(NamedTuple):
-    """Step `rows`, or all, once with `actions` batched in that order."""
-
-    actions: Any
-    rows: Rows | None = None
+class Request(Generic[Answer]):
+    """Request to an engine; its type argument is the type of its answer."""
 
 
-class Reset(NamedTuple):
-    """Reset `rows`, or all. An int seed means `seed + index`; options are one mapping, or one per row."""
+@dataclasses.dataclass(frozen=True)
+class Reset(Request[dict[str, Any]]):
+    """Reset `rows`, or all; the answer is the infos, with one row per row that was reset.
+
+    An int seed means `seed + index`; options are one mapping, or one per row.
+    """
 
     rows: Rows | None = None
     seeds: Seeds = None
     options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None
 
 
-class Call(NamedTuple):
-    """Call a method by name, read an attribute, or run a function of the sub-environment, for `rows` or all."""
+@dataclasses.dataclass(frozen=True)
+class Call(Request[Sequence[Any]]):
+    """Call a method by name, read an attribute, or run a function of the sub-environment, for `rows` or all.
+
+    The answer is one value per row.
+    """
 
     name: str | Callable[..., Any]
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = {}
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rows: Rows | None = None
 
 
-class SetAttr(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SetAttr(Request[None]):
     """Set an attribute of every sub-environment; `values` is a list or tuple of one each, or one value for all."""
 
     name: str
     values: Any
 
 
-class GetState(NamedTuple):
-    """Save `rows`, or all."""
+@dataclasses.dataclass(frozen=True)
+class GetState(Request[Any]):
+    """Save `rows`, or all; the answer has one entry per row and can be indexed by row."""
 
     rows: Rows | None = None
 
 
-class SetState(NamedTuple):
-    """Bring saved states back to `rows`, or all."""
+@dataclasses.dataclass(frozen=True)
+class SetState(Request[None]):
+    """Restore saved states of `rows`, or all."""
 
     states: Any
     rows: Rows | None = None
 
 
-Request: TypeAlias = Step | Reset | Call | SetAttr | GetState | SetState
+class Pending(Generic[Answer]):
+    """Answer to a request, which may not be there yet.
+
+    Args:
+        wait: Waits for at most the given seconds (`None`: no limit) and returns the answer.
+    """
+
+    def __init__(self, wait: Callable[[float | None], Answer]) -> None:
+        self._wait = wait
+
+    @classmethod
+    def of(cls, answer: Answer) -> Pending[Answer]:
+        """Return an answer that is there."""
+        return cls(lambda timeout_s: answer)
+
+    def wait(self, timeout_s: float | None = None) -> Answer:
+        """Wait for the answer.
+
+        Raises:
+            CallTimeout: `timeout_s` passed; nothing is lost, wait again.
+        """
+        return self._wait(timeout_s)
 
 
 class Engine(ABC):
-    """Carries out the requests of one fleet, one at a time but for steps under way.
+    """Interface between the fleet and the code that runs its sub-environments.
 
-    Whoever has nothing to wait for does the work in `submit`. An engine raises `InvalidArgument` before it changes
-    anything.
+    Only steps may be under way while other requests are made, and only steps of other rows. An engine raises
+    `InvalidArgument` before it changes anything.
 
     Attributes:
-        traits: What it is and what it can do.
+        traits: Description and abilities of the engine.
         copy: Whether returned arrays are the caller's own.
     """
 
@@ -181,25 +212,25 @@ class Engine(ABC):
         """Step every sub-environment once: check the actions, step, copy the results, build the infos."""
 
     @abstractmethod
-    def submit(self, request: Request) -> None:
-        """Start a request. Only steps of other rows, and resets of rows that do not step, may be under way."""
+    def send(self, actions: Any, rows: Rows | None = None) -> None:
+        """Start to step `rows`, or all, with `actions` batched in that order."""
 
     @abstractmethod
-    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
-        """Wait for what was submitted.
+    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Batch:
+        """Wait for steps that were sent.
 
         Args:
-            count: Steps to wait for; if more have finished, those that were sent, or answered, first.
-            rows: Or the rows whose steps to wait for.
-            timeout_s: How long to wait; nothing is lost if that passes.
-
-        Returns:
-            Of steps a `Batch`: `rows` in their order, or all in order if they were not named. Of a reset the infos,
-            with a row for each row that was reset. Of a call, and of `GetState`, one value for each row; else `None`.
+            count: Number of steps to wait for; if more have finished, the ones that were sent, or finished, first.
+            rows: Rows to wait for instead, in the order of the result. Without both: all, in order.
+            timeout_s: Timeout in seconds.
 
         Raises:
-            CallTimeout: `timeout_s` passed.
+            CallTimeout: `timeout_s` passed; nothing is lost, call it again.
         """
+
+    @abstractmethod
+    def submit(self, request: Request[Answer]) -> Pending[Answer]:
+        """Start a request. An engine that has nothing to wait for carries it out before it returns."""
 
     @abstractmethod
     def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:

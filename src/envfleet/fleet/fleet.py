@@ -9,7 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Never, Self, SupportsIndex
+from typing import Any, Never, Self, SupportsIndex, TypeVar
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -18,13 +18,26 @@ from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, FleetBroken, InvalidArgument, SubEnvError
 from envfleet.fleet.checks import check_mask, check_name, check_options, check_rows, check_seconds, check_seeds
-from envfleet.fleet.engine import Batch, Call, Engine, GetState, Request, Reset, SetAttr, SetState, Step, StepResult
+from envfleet.fleet.engine import (
+    Answer,
+    Batch,
+    Call,
+    Engine,
+    GetState,
+    Request,
+    Reset,
+    SetAttr,
+    SetState,
+    StepResult,
+)
 from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
 from envfleet.fleet.rollout import Rollout, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 
 CLOSE_TIMEOUT_S = 10.0
+
+Result = TypeVar("Result")
 
 Indices = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -165,8 +178,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         with self._hold(call, *allowed):
             if request.rows is not None:
                 self._check_idle(call, request.rows)
-            infos: dict[str, Any] = self._run(request, _READY if request.rows is None else None)
-            return infos
+            return self._run(request, _READY if request.rows is None else None)
 
     def step(self, actions: Any) -> StepResult:
         """Step every sub-environment once.
@@ -217,8 +229,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         with self._hold("rollout()", _READY):
             engine = self.engine
             run = engine.rollout if engine.traits.has_rollouts else functools.partial(step_rollout, engine)
-            rollout: Rollout = self._guard(lambda: run(policy, num_steps, seed, out))
-            return rollout
+            return self._guard(lambda: run(policy, num_steps, seed, out))
 
     def send(self, actions: Any, env_indices: Indices | None = None) -> None:
         """Start stepping without waiting; `recv` returns what comes of it.
@@ -243,7 +254,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             self._check_idle("send()", which)
 
             def submit() -> None:
-                self.engine.submit(Step(actions, rows))
+                self.engine.send(actions, rows)
                 self._under_way[which] = True
 
             self._guard(submit, Lifecycle.PENDING)
@@ -278,11 +289,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
             count = None if rows is not None else min(self.batch_size, int(np.count_nonzero(self._under_way)))
 
             def collect() -> Batch:
-                batch: Batch = self.engine.collect(count, rows, timeout_s)
+                batch = self.engine.collect(count, rows, timeout_s)
                 self._under_way[batch.env_indices] = False
                 return batch
 
-            batch: Batch = self._guard(collect)
+            batch = self._guard(collect)
             self._state = Lifecycle.PENDING if self._under_way.any() else _READY
             return batch
 
@@ -300,7 +311,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         if not callable(name):
             check_name("call()", name)
         with self._hold("call()", Lifecycle.NEW, _READY):
-            return tuple(self._run(Call(name, args, kwargs)))
+            values = self._run(Call(name, args, kwargs))
+            return tuple(values)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Get an attribute of every sub-environment."""
@@ -346,12 +358,14 @@ class Fleet(VectorEnv[Any, Any, Any]):
             if not callable(function):
                 raise InvalidArgument(f"apply({function!r}): pass a function that takes a sub-environment")
             rows = None if indices is None else check_rows(indices, self.num_envs)
-            return list(self._run(Call(function, args, kwargs, rows)))
+            values = self._run(Call(function, args, kwargs, rows))
+            return list(values)
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every sub-environment; one frame each, as its `render_mode` says."""
         with self._hold("render()", _READY):
-            return tuple(self._run(Call("render")))
+            frames = self._run(Call("render"))
+            return tuple(frames)
 
     @property  # type: ignore[misc]  # as SyncVectorEnv has it
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise
@@ -489,16 +503,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
             busy = np.flatnonzero(self._under_way).tolist()
             raise CallPending(f"{call}: sub-environments {busy} are under way: {self._advise()}")
 
-    def _run(self, request: Request, after: Lifecycle | None = None) -> Any:
+    def _run(self, request: Request[Answer], after: Lifecycle | None = None) -> Answer:
         """Carry out a request; `after` is the state that it leads to, if another one."""
+        return self._guard(lambda: self.engine.submit(request).wait(), after)
 
-        def carry_out() -> Any:
-            self.engine.submit(request)
-            return self.engine.collect()
-
-        return self._guard(carry_out, after)
-
-    def _guard(self, work: Callable[[], Any], after: Lifecycle | None = None) -> Any:
+    def _guard(self, work: Callable[[], Result], after: Lifecycle | None = None) -> Result:
         """Do something with the engine; the fleet is torn while it lasts, so that an interruption leaves it so."""
         before, self._state = self._state, _TORN
         try:

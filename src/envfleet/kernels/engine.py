@@ -92,8 +92,7 @@ class KernelEngine(seam.Engine):
         self._has_infos = bool(spec.info_fields)
         self._seeds: NDArray[np.uint64] | None = None
         self._observations: Any = None
-        self._result: Any = None
-        self._sent: seam.Batch | None = None
+        self._sent: Any = None  # a Batch from `send` to `collect`
         self._steps = self._step_ns = self._stepped_ns = 0
         self._stepped: seam.Rows | None = None  # rows of the last step; `None` for all
 
@@ -122,34 +121,38 @@ class KernelEngine(seam.Engine):
         observations = self._unpack(arrays[0]) if self._has_parts else arrays[0]
         return observations, arrays[1], arrays[2], arrays[3], infos
 
-    def submit(self, request: seam.Request) -> None:
-        """Do what is asked."""
+    def send(self, actions: Any, rows: seam.Rows | None = None) -> None:
+        """Step `rows`, or all; `collect` returns the results."""
+        self._sent = self._step_rows(actions, rows)
+
+    def submit(self, request: seam.Request[seam.Answer]) -> seam.Pending[seam.Answer]:
+        """Carry out a request."""
+        answer: Any = None
         if isinstance(request, seam.SetState) or (isinstance(request, seam.Reset) and request.rows is None):
             self._sent = None  # whatever was interrupted ends here
-        if isinstance(request, seam.Step):
-            self._sent = self._step_rows(request)
-        elif isinstance(request, seam.Reset):
-            self._result = self._reset(request)
+        if isinstance(request, seam.Reset):
+            answer = self._reset(request)
         elif isinstance(request, seam.Call):
-            self._result = self._call(request)
+            answer = self._call(request)
         elif isinstance(request, seam.SetAttr):
             self._set_attr(request.name, request.values)
         elif isinstance(request, seam.GetState):
-            self._result = self._batch.save(request.rows)
-        else:
+            answer = self._batch.save(request.rows)
+        elif isinstance(request, seam.SetState):
             self._load(request)
+        return seam.Pending.of(answer)
 
-    def _step_rows(self, request: seam.Step) -> seam.Batch:
+    def _step_rows(self, actions: Any, rows: seam.Rows | None) -> seam.Batch:
         if self._sent is not None:
             raise CallPending("send() while what was sent before is not received: a kernel steps at once, recv() first")
-        if request.rows is None:
-            return seam.Batch(*self.step(request.actions), np.arange(self._num_envs))
-        batch, rows = self._batch, request.rows
+        if rows is None:
+            return seam.Batch(*self.step(actions), np.arange(self._num_envs))
+        batch = self._batch
         if self._is_disabled and batch.count_awaiting():
             refuse_ended(batch.kept("awaiting") != 0, rows)
         start_ns = self._stepped_ns = time.perf_counter_ns()
         self._stepped = rows
-        arrays, ended = batch.step_rows(rows, request.actions, start_ns)
+        arrays, ended = batch.step_rows(rows, actions, start_ns)
         self._steps += len(rows)
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = self._observations.copy()
@@ -158,12 +161,11 @@ class KernelEngine(seam.Engine):
         observations, rewards, terminated, truncated = (array[rows] for array in arrays[:4])
         return seam.Batch(self._unpack(observations), rewards, terminated, truncated, take_infos(infos, rows), rows)
 
-    def collect(self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None) -> Any:
-        """Return what came of the last request."""
-        if count is None and rows is None:
-            result, self._result = self._result, None
-            return result
-        sent: Any = self._sent
+    def collect(
+        self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None
+    ) -> seam.Batch:
+        """Return the results of the step that was sent."""
+        sent: seam.Batch = self._sent
         if rows is not None and not np.array_equal(rows, sent.env_indices):
             if len(rows) < len(sent.env_indices):
                 raise InvalidArgument("recv(env_indices=…) of a part of what was sent: receive all")

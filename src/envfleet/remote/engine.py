@@ -113,7 +113,6 @@ class RemoteEngine(seam.Engine):
         self._open: list[ServiceCall] | None = None  # the request that was not answered yet
         self._sent: dict[ServiceCall, seam.Rows] = {}  # steps that were sent, and rows of each to be collected
         self._tears = False  # whether an error now would lose something
-        self._result: Any = None
         self._steps, self._wait_s, self._copy_s = 0, 0.0, 0.0
 
     # ------------------------------------------------------------------------------------------------ requests
@@ -123,16 +122,15 @@ class RemoteEngine(seam.Engine):
         self._tears = False
         return self._finish_steps(self._carry_out(self._step_calls(actions, None)), None)
 
-    def submit(self, request: seam.Request) -> None:
-        """Do what is asked; only steps go on in the background."""
+    def submit(self, request: seam.Request[seam.Answer]) -> seam.Pending[seam.Answer]:
+        """Carry out a request."""
         self._tears = False
         carry_out: Mapping[type, Callable[[Any], Any]] = {
-            seam.Step: self._send,
             seam.Reset: self._reset,
             seam.Call: self._call,
             seam.SetAttr: self._set_attr,
         }
-        self._result = carry_out[type(request)](request)
+        return seam.Pending.of(carry_out[type(request)](request))
 
     def _reset(self, request: seam.Reset) -> dict[str, Any]:
         rows, seeds = request.rows, request.seeds
@@ -192,8 +190,10 @@ class RemoteEngine(seam.Engine):
 
     # ------------------------------------------------------------------------------------------- steps of some
 
-    def _send(self, request: seam.Step) -> None:
-        calls = self._step_calls(request.actions, request.rows)
+    def send(self, actions: Any, rows: seam.Rows | None = None) -> None:
+        """Start to step `rows`, or all, in the background."""
+        self._tears = False
+        calls = self._step_calls(actions, rows)
         self._check_open()
         self._tears = True
         for call in calls:
@@ -201,12 +201,12 @@ class RemoteEngine(seam.Engine):
             call.queue.start(call)
         self._tears = False
 
-    def collect(self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None) -> Any:
-        """Return what came of the last request, or wait for steps; those without an answer are sent again."""
+    def collect(
+        self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None
+    ) -> seam.Batch:
+        """Wait for steps that were sent; those without an answer are sent again."""
         self._tears = False
-        if count is None and rows is None:
-            result, self._result = self._result, None
-            return result
+        rows = self._every if rows is None and count is None else rows
         answered = self._await(count, rows, timeout_s)
         which = np.concatenate([call.rows[places] for call, places in answered]) if rows is None else rows
         if rows is None and len(which) == self.traits.num_envs:

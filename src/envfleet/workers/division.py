@@ -26,7 +26,7 @@ def split(rows: seam.Rows | None, spans: Spans) -> list[tuple[int, list[int], li
     return divided
 
 
-def messages_of(request: seam.Request, spans: Spans) -> dict[int, Any]:
+def messages_of(request: seam.Request[Any], spans: Spans) -> dict[int, Any]:
     """Return what each worker is asked: for a reset its plan, else a method of its group, and arguments."""
     messages: dict[int, Any] = {}
     for worker, places, local in split(getattr(request, "rows", None), spans):

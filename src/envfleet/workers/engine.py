@@ -47,8 +47,8 @@ _LOSSES = (errors.StartTimeout, errors.StepTimeout, errors.WorkerDied, errors.Wo
 _BREAKING = (errors.FleetClosed, errors.RestartBudgetSpent, *_LOSSES)
 
 
-class _Open(NamedTuple):
-    """A request that workers were asked to carry out by mail, and that is not collected yet.
+class _Mailed(NamedTuple):
+    """A request that workers received by mail.
 
     Attributes:
         request: The request.
@@ -56,7 +56,7 @@ class _Open(NamedTuple):
         objects: Observation leaves that the request itself brings, by row, where they are objects.
     """
 
-    request: seam.Request
+    request: seam.Request[Any]
     messages: Mapping[int, Any]
     objects: Mapping[int, list[Any]]
 
@@ -90,7 +90,6 @@ class WorkersEngine(seam.Engine):
         self._crew = Crew(plans, options, transport, functools.partial(_describe_rows, self._episodes))
         self._generation = self._steps = self._own_ns = 0
         self._ended_by = [0] * len(plans)  # episodes that ended since a worker was built
-        self._open: _Open | None = None
         self._is_stepping = False  # all workers, by one request to each
         self._last_look: FleetStats | None = None
         self._finalizer = weakref.finalize(self, _end, transport, os.getpid())
@@ -146,9 +145,8 @@ class WorkersEngine(seam.Engine):
         """Step every sub-environment once."""
         crew = self._crew
         if crew.lost or crew.rebuilding:
-            self.submit(seam.Step(actions))
-            batch: seam.Batch = self.collect()
-            return batch[:5]
+            self.send(actions)
+            return self.collect()[:5]
         start_ns, waiting = time.perf_counter_ns(), crew.waiting
         waited_ns = waiting.waited_ns
         message = self._take_actions(actions, self._here is not None)
@@ -376,14 +374,15 @@ class WorkersEngine(seam.Engine):
 
     # ----------------------------------------------------------------------------------------------- requests
 
-    def submit(self, request: seam.Request) -> None:
+    def send(self, actions: Any, rows: seam.Rows | None = None) -> None:
+        """Start to step `rows`, or all."""
+        start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
+        self._send_step(actions, rows)
+        waited_ns = self._crew.waiting.waited_ns - waited_ns
+        self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
+
+    def submit(self, request: seam.Request[seam.Answer]) -> seam.Pending[seam.Answer]:
         """Start a request."""
-        if isinstance(request, seam.Step):
-            start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
-            self._submit_step(request)
-            waited_ns = self._crew.waiting.waited_ns - waited_ns
-            self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
-            return
         if isinstance(request, seam.SetState):
             check_states(request, self._num_envs)
         rows = request.rows if isinstance(request, (seam.Reset, seam.SetState)) else ()
@@ -392,17 +391,18 @@ class WorkersEngine(seam.Engine):
             self._partial.forget()
             self._crew.lost.clear()
         objects = self._write_states(request) if isinstance(request, seam.SetState) else {}
-        self._open = self._ask(request)._replace(objects=objects)
+        mailed = self._ask(request)._replace(objects=objects)
+        return seam.Pending(lambda timeout_s: self._read(mailed, self._finish(mailed, timeout_s)))
 
-    def _submit_step(self, request: seam.Step) -> None:
+    def _send_step(self, actions: Any, rows: seam.Rows | None) -> None:
         is_plain = not (self._options.batch_size or self._crew.lost or self._crew.rebuilding)
-        if request.rows is None and is_plain:
-            self._ask_step(self._take_actions(request.actions))
+        if rows is None and is_plain:
+            self._ask_step(self._take_actions(actions))
             return
-        rows = np.arange(self._num_envs) if request.rows is None else request.rows
+        rows = np.arange(self._num_envs) if rows is None else rows
         if self._mode is AutoresetMode.DISABLED:
             refuse_ended(self._episodes.ended, rows)
-        leaves, objects = self._action_layout.unbatch(request.actions, len(rows))
+        leaves, objects = self._action_layout.unbatch(actions, len(rows))
         for target, leaf in zip(self._arrays.actions, leaves, strict=True):
             target[rows] = leaf
         self._partial.send(rows, objects, 1 - self._generation)
@@ -421,59 +421,53 @@ class WorkersEngine(seam.Engine):
                 ) from error
         return {row: [leaf[row] for leaf in objects] for row in rows if objects}
 
-    def _ask(self, request: seam.Request) -> _Open:
+    def _ask(self, request: seam.Request[Any]) -> _Mailed:
         """Ask workers for their part of a request."""
-        opened = _Open(request, messages_of(request, self._crew.spans), {})
-        self._send(opened, opened.messages)
-        return opened
+        mailed = _Mailed(request, messages_of(request, self._crew.spans), {})
+        self._send(mailed, mailed.messages)
+        return mailed
 
-    def _send(self, opened: _Open, workers: Collection[int]) -> None:
-        verb = Verb.RESET if isinstance(opened.request, seam.Reset) else Verb.CALL
-        self._crew.send(verb, {worker: opened.messages[worker] for worker in workers}, 1 - self._generation)
+    def _send(self, mailed: _Mailed, workers: Collection[int]) -> None:
+        verb = Verb.RESET if isinstance(mailed.request, seam.Reset) else Verb.CALL
+        self._crew.send(verb, {worker: mailed.messages[worker] for worker in workers}, 1 - self._generation)
         for worker in workers:
-            for row, seed in self._renewed(opened, worker).items():
+            for row, seed in self._renewed(mailed, worker).items():
                 self._crew.lost.pop(row, None)  # a new episode supersedes a pending loss
                 self._crew.seeds[row] = seed
 
-    def _renewed(self, opened: _Open, worker: int) -> dict[int, int | None]:
+    def _renewed(self, mailed: _Mailed, worker: int) -> dict[int, int | None]:
         """Return the rows of a worker that a request gives another episode, and the seed that each has after it."""
-        message, span = opened.messages[worker], self._crew.spans[worker]
-        if isinstance(opened.request, seam.Reset):
+        message, span = mailed.messages[worker], self._crew.spans[worker]
+        if isinstance(mailed.request, seam.Reset):
             seeds = {span[place]: seed for place, seed in zip(message.rows, message.seeds, strict=True)}
             return {row: self._crew.seeds[row] if seed is None else seed for row, seed in seeds.items()}
-        if isinstance(opened.request, seam.SetState):
+        if isinstance(mailed.request, seam.SetState):
             (states,) = message[1]
             return dict.fromkeys(span[place] for place in states)
         return {}
 
-    def _finish(self, opened: _Open, timeout_s: float | None = None) -> dict[int, Reply]:
+    def _finish(self, mailed: _Mailed, timeout_s: float | None = None) -> dict[int, Reply]:
         """Wait for a request by mail.
 
         Successors of workers that were lost repeat a reset, and a `SetState`, of the rows that were lost with them.
         """
-        crew, replies, left = self._crew, dict[int, Reply](), list(opened.messages)
+        crew, replies, left = self._crew, dict[int, Reply](), list(mailed.messages)
         while left:
             done = crew.finish(left, timeout_s=timeout_s)
             replies.update(crew.replies(done))
             lost = [worker for worker in left if worker not in done]
-            left = [one for one in opened.messages if not crew.lost.keys().isdisjoint(self._renewed(opened, one))]
+            left = [one for one in mailed.messages if not crew.lost.keys().isdisjoint(self._renewed(mailed, one))]
             if left:
-                self._send(opened, left)
+                self._send(mailed, left)
             elif lost:
                 raise crew.lost[crew.spans[lost[0]].start]
         return replies
 
-    def collect(self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None) -> Any:
-        """Wait for what was submitted."""
+    def collect(
+        self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None
+    ) -> seam.Batch:
+        """Wait for steps that were sent."""
         start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
-        if self._open is not None:
-            opened, self._open = self._open, None
-            try:
-                replies = self._finish(opened, timeout_s)
-            except errors.CallTimeout:
-                self._open = opened
-                raise
-            return self._read(opened, replies)
         every = np.arange(self._num_envs)
         rows = every if rows is None and count is None else rows
         if self._is_stepping and rows is not None and not np.array_equal(rows, every):
@@ -503,13 +497,13 @@ class WorkersEngine(seam.Engine):
             self._recycle(rows[ended].tolist())
         return seam.Batch(self.observe(rows), rewards, flags[0], flags[1], told, rows)
 
-    def _read(self, opened: _Open, replies: Mapping[int, Reply]) -> Any:
+    def _read(self, mailed: _Mailed, replies: Mapping[int, Reply]) -> Any:
         """Turn what workers replied into the result of a request."""
-        request = opened.request
+        request = mailed.request
         rows = getattr(request, "rows", None)
         every = range(self._num_envs) if rows is None else rows.tolist()
         if isinstance(request, seam.SetState):
-            self._restore(request, opened.objects, replies)
+            self._restore(request, mailed.objects, replies)
         self._take_in(list(replies.values()))
         if isinstance(request, seam.Reset):
             self._show(None if len(every) == self._num_envs else rows)
@@ -563,7 +557,7 @@ class WorkersEngine(seam.Engine):
             return Lifecycle.BROKEN
         state = super().state_after(error)
         if state is Lifecycle.TORN:
-            self._open, self._is_stepping = None, False
+            self._is_stepping = False
         return state
 
     def look(self, *, stacks: bool = False) -> FleetStats:

@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from envfleet.envs.turbofan.kernel import turbofan
-from envfleet.fleet.engine import Batch, Rows, Step, StepResult
+from envfleet.fleet.engine import Batch, Rows, StepResult
 from envfleet.fleet.fleet import Fleet
 from envfleet.kernels.engine import KernelEngine
 from envfleet.kernels.kernel import choose_kernel, read_kernel
@@ -58,9 +58,9 @@ class BlockEngine(KernelEngine):
         observations, rewards, terminated, truncated, infos = super().step(actions)
         return observations[:, self._seen], rewards, terminated, truncated, self._cut(infos)
 
-    def _step_rows(self, request: Step) -> Batch:
-        batch = super()._step_rows(request)
-        if request.rows is None:  # a step of all, cut already
+    def _step_rows(self, actions: Any, rows: Rows | None) -> Batch:
+        batch = super()._step_rows(actions, rows)
+        if rows is None:  # a step of all, cut already
             return batch
         return batch._replace(observations=batch.observations[:, self._seen], infos=self._cut(batch.infos))
 
