@@ -23,7 +23,7 @@ Columns: TypeAlias = dict[str, tuple[Sequence[int], list[Any]]]
 """Transposed infos: for each key the rows that gave a value, and the values."""
 
 Dense: TypeAlias = dict[str, tuple[NDArray[Any], NDArray[np.bool_], type]]
-"""Finished columns: for each key its array, its mask, and the type that every value in it has."""
+"""Finished columns: for each key its array, its mask, and the type of its values, `object` if they have several."""
 
 _ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), np.bool_, np.int64, np.float32, np.float64})
 _NUMBERS: dict[type, np.dtype[Any]] = {
@@ -67,7 +67,10 @@ def _own(value: Any) -> Any:
 
 
 def batch_infos(
-    num_envs: int, sparse: Iterable[tuple[int, dict[str, Any]]], dense: Dense | None = None
+    num_envs: int,
+    sparse: Iterable[tuple[int, dict[str, Any]]],
+    dense: Dense | None = None,
+    order: Iterable[Any] = (),
 ) -> dict[str, Any]:
     """Merge infos into Gymnasium's dict-of-arrays form.
 
@@ -79,6 +82,7 @@ def batch_infos(
         num_envs: Leading dimension of all arrays.
         sparse: Pairs of row and info, merged in their order.
         dense: Finished columns; merged with sparse values of the same key.
+        order: Keys that come first, in this order; then sparse keys, in the order of their rows, and dense ones.
 
     Returns:
         The arrays, each with its mask under `_key`. All are new; arrays of objects hold what the infos hold.
@@ -91,8 +95,9 @@ def batch_infos(
     for key in finished.keys() & columns.keys():
         array, mask, kind = finished.pop(key)
         rows, values = columns[key]
-        columns[key] = [*np.flatnonzero(mask).tolist(), *rows], [*map(kind, array[mask]), *values]
-    return _assemble(num_envs, columns, finished)
+        known = array[mask].tolist() if kind is object else map(kind, array[mask])
+        columns[key] = [*np.flatnonzero(mask).tolist(), *rows], [*known, *values]
+    return _assemble(num_envs, columns, finished, order)
 
 
 def scatter_infos(parts: Sequence[tuple[Mapping[str, Any], NDArray[np.int64]]], size: int) -> dict[str, Any]:
@@ -166,14 +171,21 @@ def _collect(sparse: Iterable[tuple[int, dict[str, Any]]]) -> Columns:
     return dict(columns)
 
 
-def _assemble(num_envs: int, columns: Columns, dense: Dense) -> dict[str, Any]:
+def _assemble(num_envs: int, columns: Columns, dense: Dense, order: Iterable[Any] = ()) -> dict[str, Any]:
     """Build the arrays and masks of all columns, and add those that are finished already."""
     infos: dict[str, Any] = {}
     masks: dict[str, NDArray[np.bool_]] = {}
     last: Sequence[int] | None = None
     mask = np.zeros(num_envs, np.bool_)
     is_full = False
-    for key, (indices, values) in columns.items():
+    for key in dict.fromkeys((*order, *columns, *dense)):
+        if key in dense:
+            infos[key], given, _ = dense[key]
+            masks[f"_{key}"] = infos[f"_{key}"] = given
+            continue
+        if key not in columns:
+            continue
+        indices, values = columns[key]
         if indices is not last:
             last = indices
             mask = np.zeros(num_envs, np.bool_)
@@ -181,9 +193,6 @@ def _assemble(num_envs: int, columns: Columns, dense: Dense) -> dict[str, Any]:
             is_full = len(indices) == num_envs and list(indices) == list(range(num_envs))
         infos[key] = _build_column(num_envs, key, None if is_full else indices, values)
         masks[f"_{key}"] = infos[f"_{key}"] = mask.copy()
-    for key, (array, given, _) in dense.items():
-        infos[key] = array
-        masks[f"_{key}"] = infos[f"_{key}"] = given
     # A sub-environment may give both "x" and "_x": the mask of "x" prevails, as in Gymnasium.
     infos.update(masks)
     return infos

@@ -83,8 +83,8 @@ class ArraysSpec:
         arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any] | str]] = {
             "rewards": ((GENERATIONS, n, *self.reward_shape), self.reward_dtype),
             "flags": ((GENERATIONS, 2, n), "bool"),
-            "info_values": ((MAX_COLUMNS, n), "int64"),
-            "info_given": ((MAX_COLUMNS, n), "bool"),
+            "info_values": ((1 + MAX_COLUMNS, n), "int64"),
+            "info_given": ((1 + MAX_COLUMNS, n), "bool"),
             "row_asked": ((n,), "int64"),
             "row_done": ((n,), "int64"),
             "row_flags": ((n,), "int64"),
@@ -149,8 +149,8 @@ class FleetArrays:
     Attributes:
         actions: One array per leaf.
         outputs: One `Outputs` per generation.
-        info_values: Columns of the infos, slots of 8 bytes, int64 `(MAX_COLUMNS, n)`.
-        info_given: Which rows gave a value for each column, bool `(MAX_COLUMNS, n)`.
+        info_values: Layouts and columns of the infos, slots of 8 bytes, int64 `(1 + MAX_COLUMNS, n)`.
+        info_given: Rows that have a value in each column, bool `(1 + MAX_COLUMNS, n)`.
         row_asked: Number of the last request to step this row alone, int64 `(n,)`.
         row_done: Number of the last such request that is done, int64 `(n,)`.
         row_flags: What came with it, int64 `(n,)`.

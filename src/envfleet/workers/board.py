@@ -27,7 +27,7 @@ WORDS = 24
 
 # The owner writes:
 ASKED = 0  # number of the last request << 4 | generation << 3 | verb: one word, so that they cannot disagree
-TABLE = 1  # version of the table of info columns
+TABLE = 1  # version of the table of info columns; its lowest byte is the number of slots in use
 # The worker writes, when it is done:
 DONE = 8  # the value of ASKED that is done
 FLAGS = 9  # what came with it

@@ -1,11 +1,29 @@
-"""Columns of the infos: numbers that sub-environments report travel through shared memory and not by mail.
+"""Infos through shared memory: numbers, and values that repeat, travel in columns instead of by mail.
 
-The owner numbers the columns for the whole fleet: it assigns one to each key whose first value is a number, when that
-value arrives by mail, and publishes the table. From then on workers write values of exactly that type into the column.
+Problem. Pickling an info takes several microseconds, more than a step of a cheap environment. Most infos hold the same
+few keys at every step, with numbers and a few repeating strings, enums or `None` under them.
+
+What does not work. Columns alone lose the order of an info's keys, which `SyncVectorEnv` keeps. Tables kept by each
+worker would have to be sent again by every successor, and to be in step with replies that are collected in any order.
+
+Solution. The owner learns one `Table` for the whole fleet from infos that arrive by mail, and publishes it:
+
+- *columns*: one per key, for numbers of exactly the type that came first, or for constants if no number came yet;
+- *layouts*: the keys of an info, in their order, numbered from 1;
+- *constants*: strings, enum members and the like that arrived twice, by number from 1.
+
+A worker writes an info whose layout it knows: the number of the layout into slot 0 of the row, and into the columns
+each value that fits. It mails the other values, and all of an info whose layout it does not know.
+
+What remains. Infos with ever-changing keys, or text that never repeats, go by mail.
 """
 
 from __future__ import annotations
 
+import enum
+import itertools
+import operator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,102 +40,225 @@ _DTYPES: dict[type, np.dtype[Any]] = {
         *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
     )
 }
+_CONSTANT_TYPES = frozenset({str, bytes, type(None), np.bool_})
+_ENUM_HASHES: tuple[Any, ...] = enum.Enum.__hash__, int.__hash__, str.__hash__  # others may be undefined, or raise
+_MAX_LAYOUTS = _MAX_CONSTANTS = 256
+_MAX_LENGTH = 256  # characters of a constant; longer text seldom repeats
+_MAX_CANDIDATES = 1024
 
 
 class Column(NamedTuple):
-    """What a column holds: the values of `key` whose type is exactly `kind`."""
+    """Column of the values of `key` whose type is exactly `kind`, or that are constants if `kind` is `object`."""
 
     key: str
     kind: type
 
 
+class Table(NamedTuple):
+    """Everything that workers must know to write infos into columns.
+
+    Attributes:
+        columns: Columns; number `k` lies in slots `k + 1`.
+        layouts: Keys of infos, in their order.
+        constants: Values that columns hold by their numbers.
+    """
+
+    columns: list[Column]
+    layouts: list[tuple[Any, ...]]
+    constants: list[Any]
+
+    @property
+    def num_slots(self) -> int:
+        """Rows of the arrays that are in use, with the one that holds the layouts."""
+        return 1 + len(self.columns)
+
+    @property
+    def version(self) -> int:
+        """Number that grows with the table; its lowest byte is `num_slots`."""
+        return (len(self.layouts) + len(self.constants)) << 8 | self.num_slots
+
+
 def _typed(slots: NDArray[np.int64], kind: type) -> NDArray[Any]:
     """View slots of 8 bytes as values of `kind`; a smaller type lies at the start of its slot."""
-    typed = slots.view(_DTYPES[kind])
+    typed = slots.view(_DTYPES.get(kind, np.int64))
     return typed if typed.itemsize == 8 else typed[..., :: 8 // typed.itemsize]
 
 
 class ColumnWriter:
-    """A worker's side: writes infos into its rows of the columns.
+    """Writer of a worker's rows of the columns.
 
     Args:
-        values: Slots of 8 bytes, int64 `(MAX_COLUMNS, n)`.
-        given: Which rows gave a value, bool `(MAX_COLUMNS, n)`.
+        values: Slots of 8 bytes, int64 `(1 + MAX_COLUMNS, n)`.
+        given: Rows that have a value, bool `(1 + MAX_COLUMNS, n)`.
+
+    Attributes:
+        is_dirty: Whether rows have to be cleared before they step.
     """
 
     def __init__(self, values: NDArray[np.int64], given: NDArray[np.bool_]) -> None:
         self._values, self._given = values, given
-        self._cells: dict[str, tuple[type, Any, Any]] = {}
-        self.is_dirty = True  # with what a predecessor had written, of which the owner may not have read all
+        self._used = values[:1], given[:1]
+        self._numbers: Any = values[0].data
+        self._layouts: dict[tuple[Any, ...], tuple[int, list[tuple[Any, Any, Any]]]] = {}
+        self._codes: dict[type, dict[Any, int]] = {}
+        self.is_dirty = True  # a predecessor may have written what the owner has not read
 
-    def learn(self, table: list[Column]) -> None:
-        """Take the owner's table."""
-        for number, (key, kind) in enumerate(table):
-            self._cells[key] = kind, _typed(self._values[number], kind).data, self._given[number].data
+    def learn(self, table: Table) -> None:
+        """Use the owner's table."""
+        cells: dict[Any, tuple[Any, Any, Any]] = {
+            key: (kind, _typed(self._values[slot], kind).data, self._given[slot].data)
+            for slot, (key, kind) in enumerate(table.columns, 1)
+        }
+        by_mail = None, None, None
+        self._used = self._values[: table.num_slots], self._given[: table.num_slots]
+        self._layouts = {
+            keys: (number, [cells.get(key, by_mail) for key in keys]) for number, keys in enumerate(table.layouts, 1)
+        }
+        self._codes = {}
+        for code, value in enumerate(table.constants, 1):
+            self._codes.setdefault(type(value), {})[value] = code
 
     def clear(self, rows: Any) -> None:
-        """Forget what was written for `rows`; call it before they step."""
-        used = len(self._cells)
-        self._values[:used, rows] = 0
-        self._given[:used, rows] = False
+        """Clear `rows`; call it before they step."""
+        values, given = self._used
+        values[:, rows] = 0
+        given[:, rows] = False
 
     def write(self, row: int, info: dict[str, Any]) -> dict[str, Any]:
-        """Write the numbers of an info, and return what has no column."""
+        """Write what fits of an info, and return the rest."""
+        layout = self._layouts.get(tuple(info))
+        if layout is None:
+            return info
+        self._numbers[row], cells = layout
+        self.is_dirty = True
         rest = {}
-        for key, value in info.items():
-            cell = self._cells.get(key)
-            if cell is not None and cell[0] is type(value):
+        for (key, value), (kind, slots, given) in zip(info.items(), cells, strict=True):
+            if kind is type(value):
                 try:
-                    cell[1][row] = value
+                    slots[row] = value
                 except (OverflowError, ValueError):  # an int beyond 64 bits
                     rest[key] = value
                     continue
-                cell[2][row] = self.is_dirty = True
+                given[row] = True
+            elif kind is object:
+                codes = self._codes.get(type(value))
+                code = None if codes is None else codes.get(value)
+                if code is None:
+                    rest[key] = value
+                else:
+                    slots[row], given[row] = code, True
             else:
                 rest[key] = value
         return rest
 
 
 class ColumnReader:
-    """The owner's side: assigns columns and reads them.
+    """The owner's side: learns the table and reads columns.
 
     Args:
-        values: Slots of 8 bytes, int64 `(MAX_COLUMNS, num_envs)`.
-        given: Which rows gave a value, bool `(MAX_COLUMNS, num_envs)`.
+        values: Slots of 8 bytes, int64 `(1 + MAX_COLUMNS, num_envs)`.
+        given: Rows that have a value, bool `(1 + MAX_COLUMNS, num_envs)`.
 
     Attributes:
-        table: The columns by number.
+        table: The table, to be published whenever its version has changed.
     """
 
     def __init__(self, values: NDArray[np.int64], given: NDArray[np.bool_]) -> None:
         self._values, self._given = values, given
-        self.table: list[Column] = []
-        self._known: set[str] = set()
+        self.table = Table([], [], [])
+        self._slots: dict[str, int] = {}
+        self._layouts: set[tuple[Any, ...]] = set()
+        self._constants: set[tuple[type, Any]] = set()
+        self._candidates: set[tuple[type, Any]] = set()
+        self._objects = np.full(1, None, object)
 
-    def learn(self, sparse: SparseInfos) -> bool:
-        """Assign columns to numbers that came by mail; returns whether the table has grown."""
-        size = len(self.table)
-        for _, info in sparse:
+    def learn(self, sparse: SparseInfos, numbers: Sequence[int] = ()) -> None:
+        """Learn from infos that arrived by mail.
+
+        Args:
+            sparse: The infos.
+            numbers: Layout of each row of the call, 0 for those whose infos arrived as a whole; empty: all of them.
+        """
+        columns, layouts, _ = self.table
+        for row, info in sparse:
             for key, value in info.items():
-                if (
-                    len(self.table) < MAX_COLUMNS
-                    and type(value) in _DTYPES
-                    and type(key) is str
-                    and key not in self._known
-                    and key != "final_obs"  # which makes an array of objects whatever it is
-                ):
-                    self.table.append(Column(key, type(value)))
-                    self._known.add(key)
-        return len(self.table) > size
+                kind = type(value)
+                if kind not in _DTYPES:
+                    if not self._is_constant(value):
+                        continue
+                    kind = object
+                slot = self._slots.get(key)
+                is_new = slot is None or (columns[slot - 1].kind is object and kind is not object)
+                # "final_obs" is always an array of objects.
+                if is_new and len(columns) < MAX_COLUMNS and type(key) is str and key != "final_obs":
+                    columns.append(Column(key, kind))
+                    self._slots[key] = len(columns)
+            if not (numbers and numbers[row]):
+                keys = tuple(info)
+                is_new = keys not in self._layouts and len(layouts) < _MAX_LAYOUTS
+                if is_new and not self._slots.keys().isdisjoint(keys):
+                    layouts.append(keys)
+                    self._layouts.add(keys)
+
+    def _is_constant(self, value: Any) -> bool:
+        """Return whether a value is a constant of the table; one that arrives for the second time becomes one."""
+        kind = type(value)
+        if kind not in _CONSTANT_TYPES and not (isinstance(value, enum.Enum) and kind.__hash__ in _ENUM_HASHES):
+            return False
+        if isinstance(value, (str, bytes)) and len(value) > _MAX_LENGTH:
+            return False
+        typed, constants = (kind, value), self.table.constants
+        if typed in self._constants:
+            return True
+        if typed not in self._candidates:
+            if len(self._candidates) == _MAX_CANDIDATES:
+                self._candidates.clear()
+            self._candidates.add(typed)
+            return False
+        if len(constants) == _MAX_CONSTANTS:
+            return False
+        constants.append(value)
+        self._constants.add(typed)
+        objects = np.full(len(constants) + 1, None, object)
+        for code, constant in enumerate(constants, 1):
+            objects[code] = constant
+        self._objects = objects
+        return True
 
     def clear(self, rows: Any) -> None:
-        """Forget what a worker that ended has left in its rows."""
+        """Clear what a worker that ended has left in its rows."""
         self._values[:, rows] = self._given[:, rows] = 0
 
-    def read(self, rows: Any = slice(None)) -> Dense:
-        """Return the columns of `rows` that hold anything; all are parts of one copy."""
-        count = len(self.table)
+    def read(self, rows: Any = slice(None)) -> tuple[Dense, list[int]]:
+        """Return the columns that hold values of `rows`, all of them parts of one copy, and the layout of each row."""
+        count = self.table.num_slots
         given, values = self._given[:count, rows].copy(), self._values[:count, rows].copy()
-        views = {kind: _typed(values, kind) for kind in {column.kind for column in self.table}}
-        columns = zip(self.table, np.any(given, axis=1).tolist(), range(count), strict=True)
-        return {key: (views[kind][number], given[number], kind) for (key, kind), is_told, number in columns if is_told}
+        numbers: list[int] = values[0].tolist()
+        dense: Dense = {}
+        for _, keys in self._layouts_of(numbers):
+            for key in keys:
+                slot = self._slots.get(key)
+                if slot is not None and key not in dense:
+                    kind = self.table.columns[slot - 1].kind
+                    typed = self._objects[values[slot]] if kind is object else _typed(values[slot], kind)
+                    dense[key] = typed, given[slot], kind
+        return dense, numbers
+
+    def _layouts_of(self, numbers: list[int]) -> list[tuple[int, tuple[Any, ...]]]:
+        """Return each layout that occurs, with the first row that has it."""
+        layouts = self.table.layouts
+        return [(numbers.index(number), layouts[number - 1]) for number in dict.fromkeys(numbers) if number]
+
+    def order(self, sparse: SparseInfos, numbers: list[int], first_end: int | None) -> list[Any]:
+        """Return all keys in the order in which rows, one after another, give them.
+
+        Args:
+            sparse: Infos that arrived by mail.
+            numbers: Layout of each row; the keys of a row that has one are in its order, also those that arrived by
+                mail.
+            first_end: First row that has `"final_obs"`, before all its other keys.
+        """
+        ends: list[tuple[int, tuple[Any, ...]]] = [] if first_end is None else [(first_end, ("final_obs",))]
+        mailed = [(row, tuple(info)) for row, info in sparse if not numbers[row]]
+        ordered = sorted([*ends, *self._layouts_of(numbers), *mailed], key=operator.itemgetter(0))
+        return list(dict.fromkeys(itertools.chain.from_iterable(keys for _, keys in ordered)))

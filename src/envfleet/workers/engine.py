@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import operator
 import os
 import time
 import weakref
@@ -130,6 +131,7 @@ class WorkersEngine(seam.Engine):
         self._episodes.shape_rewards(spec.reward_shape)
         arrays = self._arrays = transport.allocate(spec)
         self._columns = ColumnReader(arrays.info_values, arrays.info_given)
+        self._published = self._columns.table.version
         num_objects = self._layout.num_objects
         self._objects: list[list[Any]] = [[None] * self._num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self._num_envs for _ in range(num_objects)]
@@ -268,27 +270,38 @@ class WorkersEngine(seam.Engine):
         self, sparse: SparseInfos, ended: list[int] | None, rows: seam.Rows | None, has_columns: bool
     ) -> dict[str, Any]:
         """Build the infos of a call; `sparse` and `ended` count in rows of the call."""
-        if sparse and self._columns.learn(sparse) and not self._partial:
-            crew, table = self._crew, self._columns.table
-            if self._here is not None:
-                self._here.columns.learn(table)
-            else:
-                crew.transport.requests.put(len(crew.every) + self._num_envs, table)
-                for line in crew.lines:
-                    line[TABLE] = len(table)
+        dense, numbers = self._columns.read(slice(None) if rows is None else rows) if has_columns else ({}, [])
+        if sparse and not self._partial:  # rows that are under way use the table as it is
+            self._columns.learn(sparse, numbers)
+            self._publish_columns()
+        first_end = None
         if ended is not None and self._has_final_infos:
-            finals = self._arrays.outputs[self._generation].finals
-            for place in ended:
-                index = place if rows is None else rows[place]
-                sparse.append((place, {"final_obs": self._layout.row(finals, self._final_objects, index)}))
-        dense = self._columns.read(slice(None) if rows is None else rows) if has_columns else {}
+            first_end, finals = ended[0], self._arrays.outputs[self._generation].finals
+            indices = ended if rows is None else rows[ended]
+            ends = [{"final_obs": self._layout.row(finals, self._final_objects, index)} for index in indices]
+            sparse = [*zip(ended, ends, strict=True), *sparse]
+        sparse.sort(key=operator.itemgetter(0))
+        order = self._columns.order(sparse, numbers, first_end) if sparse and dense else ()
         if not self._options.final_infos:
             sparse = [(row, {name: info[name] for name in info if name != "final_info"}) for row, info in sparse]
         size = self._num_envs if rows is None else len(rows)
-        infos = batch_infos(size, sparse, dense) if sparse or dense else {}
+        infos = batch_infos(size, sparse, dense, order) if sparse or dense else {}
         if ended is not None and self._options.record_episodes:
             infos.update(self._episodes.ended_episodes().entries(size))
         return infos
+
+    def _publish_columns(self) -> None:
+        """Pass the table of columns to the workers if it has changed."""
+        crew, table = self._crew, self._columns.table
+        if self._published == table.version:
+            return
+        self._published = table.version
+        if self._here is not None:
+            self._here.columns.learn(table)
+            return
+        crew.transport.requests.put(len(crew.every) + self._num_envs, table)
+        for line in crew.lines:
+            line[TABLE] = table.version
 
     def _take_in(self, replies: Sequence[Reply]) -> None:
         """Answer rows that were rebuilt, keep leaves that are objects, count restarts, and raise failures."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import pickle
 from typing import Any
 
@@ -21,8 +22,23 @@ NUM_ENVS = 6
 Infos = dict[int, dict[str, Any]]
 
 
+def key_order(infos: Any) -> Any:
+    return [(key, key_order(value)) for key, value in infos.items()] if isinstance(infos, dict) else None
+
+
 def assert_same(found: Any, expected: Any) -> None:
+    assert key_order(found) == key_order(expected)
     assert [str(mismatch) for mismatch in mismatches(expected, found, "infos")] == []
+
+
+class Side(enum.Enum):
+    SHORT = 0
+    LONG = 1
+
+
+class Level(enum.IntEnum):
+    LOW = 0
+    HIGH = 1
 
 
 class Wire:
@@ -30,8 +46,8 @@ class Wire:
 
     def __init__(self) -> None:
         # Only the known columns hold what a worker that died has left: new shared memory is zero.
-        self.values = np.zeros((MAX_COLUMNS, NUM_ENVS), np.int64)
-        self.given = np.zeros((MAX_COLUMNS, NUM_ENVS), np.bool_)
+        self.values = np.zeros((1 + MAX_COLUMNS, NUM_ENVS), np.int64)
+        self.given = np.zeros((1 + MAX_COLUMNS, NUM_ENVS), np.bool_)
         self.reader = ColumnReader(self.values, self.given)
         self.writers = [self.start(worker) for worker in range(len(SPANS))]
         self.mailed: SparseInfos = []
@@ -55,11 +71,13 @@ class Wire:
                 if rest:
                     place = span.start + row
                     self.mailed.append((place if rows is None else rows.index(place), rest))
-        if self.reader.learn(self.mailed):
-            for writer in self.writers:
-                writer.learn(self.reader.table)
+        dense, numbers = self.reader.read(rows or slice(None))
+        self.reader.learn(self.mailed, numbers)
+        for writer in self.writers:
+            writer.learn(self.reader.table)
         size = NUM_ENVS if rows is None else len(rows)
-        return batch_infos(size, sorted(self.mailed, key=lambda pair: pair[0]), self.reader.read(rows or slice(None)))
+        sparse = sorted(self.mailed, key=lambda pair: pair[0])
+        return batch_infos(size, sparse, dense, self.reader.order(sparse, numbers, None))
 
 
 SCALARS = (
@@ -79,6 +97,7 @@ OTHERS: st.SearchStrategy[Any] = (
     st.floats(width=16).map(np.float16)
     | st.none()
     | st.text(max_size=2)
+    | st.sampled_from(["low", "high", b"low", *Side, *Level])
     | st.just({})
     | st.dictionaries(st.sampled_from("ab"), SCALARS, max_size=2)
     | st.lists(st.floats(), min_size=1, max_size=2).map(np.array)
@@ -117,6 +136,22 @@ def test_numbers_of_known_keys_need_no_mail():
         infos = {i: {"x": step + i / 2, "n": i, "won": i > step, "s": np.float32(i)} for i in range(NUM_ENVS)}
         assert_same(wire.step(infos), batch_infos(NUM_ENVS, list(infos.items())))
         assert bool(wire.mailed) == (step == 0)
+
+
+def test_constants_of_known_keys_need_no_mail():
+    wire = Wire()
+    for step in range(5):
+        infos = {i: {"side": Side(i % 2), "x": 1.5, "label": "low", "level": Level(i % 2)} for i in range(NUM_ENVS)}
+        assert_same(wire.step(infos), batch_infos(NUM_ENVS, list(infos.items())))
+        assert bool(wire.mailed) == (step == 0)
+
+
+def test_numbers_replace_constants_in_the_column_of_a_key():
+    wire = Wire()
+    for step, value in enumerate([None, None, 1.5, None, 2.5, 3.5]):
+        infos = {i: {"x": value} for i in range(NUM_ENVS)}
+        assert_same(wire.step(infos), batch_infos(NUM_ENVS, list(infos.items())))
+        assert bool(wire.mailed) == (step not in (1, 4, 5))
 
 
 def test_there_are_no_more_columns_than_there_is_room():

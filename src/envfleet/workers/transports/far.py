@@ -218,7 +218,7 @@ class _Mirror:
     def report(self) -> None:
         """Tell the owner what is done: all that was asked, or single rows."""
         line, read = self._line, self.replies.read
-        asked, done, num_columns = line[board.ASKED], line[board.DONE], line[board.TABLE]
+        asked, done, num_columns = line[board.ASKED], line[board.DONE], line[board.TABLE] & 255
         flags, num_rows, has_finals = 0, 0, False
         mail: list[tuple[int, bytes]] = []
         parts: list[Any] = []
