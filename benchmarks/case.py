@@ -44,7 +44,7 @@ class Case:
         is_cost: Whether smaller figures are better; ratios are then inverted, so larger ratios are always better.
         rounds: Default number of rounds, or of seeds.
         seconds: Default duration of one measurement.
-        pairs: Contenders whose ratio is shown, ours first; `None` stands for every other contender. Without pairs,
+        pairs: Contenders to compare, ours first; `None` stands for every other contender. Without pairs,
             the table has a row per contender.
         floors: Smallest acceptable ratios.
         page: Page of the documentation with a marked block for the table.
@@ -173,7 +173,7 @@ class Session:
                 self.add(Record(setting, name, values, notes, curves))
 
     def add(self, record: Record) -> None:
-        """Add a record, in place of the one of the same setting and contender."""
+        """Add a record, or replace that of the same setting and contender."""
         records = self.result.records
         before = self.find(record.setting, record.contender)
         if before is None:

@@ -123,12 +123,12 @@ def write_page(case: Case, result: Result, root: Path) -> Path:
     """Replace the marked block of the case's page by the table.
 
     Raises:
-        ValueError: The page has no such block.
+        ValueError: The page lacks the block.
     """
     path, mark = root / case.page, f"<!-- benchmark {case.name} -->\n"
     parts = path.read_text(encoding="utf-8").split(mark)
     if not case.page or len(parts) != 3:
-        raise ValueError(f"{case.page or 'no page'} has no block between two lines {mark.strip()}: add one")
+        raise ValueError(f"{case.page or 'no page'} lacks a block between two lines {mark.strip()}: add it")
     block = f"{mark}\n{table(case, result)}\n{machine_line(result)}\n\n{mark}"
     write_whole(path, parts[0] + block + parts[2])
     return path

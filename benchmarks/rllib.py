@@ -111,7 +111,7 @@ def compare_rllib(
     batch_size: int = 100_000,
     threads: int = os.cpu_count() or 1,
 ) -> None:
-    """Compare CPU seconds of the parts of an iteration, each contender in a process of its own.
+    """Compare CPU seconds of the parts of an iteration, each contender in a separate process.
 
     `network` is the share of sampling and connectors that the networks take. The notes are wall-clock seconds.
     """

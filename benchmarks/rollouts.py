@@ -175,7 +175,7 @@ class _Agent:
 
 
 class _Tutorial:
-    """PPO of docs/tutorials/ppo.py, whose updates are plain torch."""
+    """PPO of docs/tutorials/ppo.py, with updates in plain torch."""
 
     def __init__(self, num_envs: int, num_steps: int) -> None:
         import torch

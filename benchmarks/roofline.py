@@ -30,7 +30,7 @@ def count_work(kernel: type[Kernel], action: Any) -> dict[str, int]:
     """Count bytes, operations and divisions of one step, by running it on numbers that count.
 
     Args:
-        kernel: Kernel whose `step` draws nothing and computes with operators only.
+        kernel: Kernel with a `step` that draws nothing and computes with operators only.
         action: One of its actions.
     """
     spec = read_kernel(kernel)

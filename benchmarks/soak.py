@@ -1,7 +1,7 @@
 """Service under bad clients, then with very many sessions: everything that must hold is checked.
 
-Every client plays episodes whose numbers are known from a local fleet, and misbehaves: it gives up before the answer
-and asks again, sends a call twice, drops the connection within a request, sends garbage, or leaves without closing.
+Every client plays episodes with numbers that are known from a local fleet, and misbehaves: it gives up before the
+answer and asks again, sends a call twice, drops the connection within a request, sends garbage, or leaves without closing.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _make_tokens(url: str, admin: str) -> list[str]:
 def _num_fleets(url: str) -> float:
     found = re.search(r"^envfleet_fleets (\S+)$", httpx.get(f"{url}/metrics", timeout=TIMEOUT_S).text, re.MULTILINE)
     if found is None:
-        raise SystemExit("/metrics has no envfleet_fleets")
+        raise SystemExit("/metrics lacks envfleet_fleets")
     return float(found[1])
 
 

@@ -123,7 +123,7 @@ def _compare_means(session: Session, config: str, num_envs: tuple[int, ...]) -> 
 
 
 def compare_turbofan(session: Session, *, run: str = "", engines: int = 4000) -> None:
-    """Compare a run of PPO with the threshold policy, on engines whose seeds training never used.
+    """Compare a run of PPO with the threshold policy, on engines with seeds that training never used.
 
     Args:
         session: Session of the case.

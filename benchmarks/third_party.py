@@ -1,6 +1,6 @@
 """Environments of other packages in fleets and in Gymnasium's vector environments: bits, start-up and speed.
 
-Each environment is measured in a process of its own, which does what a script does: it imports the package and makes
+Each environment is measured in a separate process, which does what a script does: it imports the package and makes
 fleets of `partial(gymnasium.make, env_id)`.
 """
 
@@ -122,7 +122,7 @@ ENVIRONMENTS = {
 
 
 def compare_environments(session: Session, *, names: tuple[str, ...] = tuple(ENVIRONMENTS)) -> None:
-    """Compare the environments whose packages are installed."""
+    """Compare the environments of installed packages."""
     for name in names:
         session.progress(name)
         try:
@@ -142,7 +142,7 @@ def compare_environments(session: Session, *, names: tuple[str, ...] = tuple(ENV
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Measure an environment in a process of its own.
+    """Measure an environment in a separate process.
 
     Returns:
         `again`, `serial`, `thread` and `process`: `"same"` if they show the bits of `SyncVectorEnv`, or what differs;

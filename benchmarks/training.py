@@ -119,7 +119,7 @@ def measure(cell: Any) -> tuple[float, dict[str, float]]:
 def make_trainer(
     source: str, rates: dict[str, float], num_envs: int, hidden: Any, batch_size: int, engine: str, workers: int
 ) -> Trainer:
-    """Return a trainer whose run does not end."""
+    """Return a trainer that does not end its run."""
     config = json.loads(Path(source).read_text(encoding="utf-8"))
     config["curriculum"]["phases"] = [
         {"name": "all", "transitions": 10**9, "opponent": {"type": "basic_strong"}},

@@ -1,6 +1,6 @@
 """Gradient updates of SAC, TD3 and DDDQN: compiled, by torch, Stable-Baselines3's, and written out in plain torch.
 
-All sides learn from equal batches with the same widths. Each lives in a process of its own on one core, where BLAS and
+All sides learn from equal batches with the same widths. Each has a separate process on one core, where BLAS and
 torch have one thread; with `wall=true` they have all cores, and the figure is wall time.
 """
 

@@ -24,7 +24,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         module: Module of this package.
         *arguments: Its arguments.
         python: Interpreter.
-        checkout: Checkout of this project whose packages the module imports; by default this one.
+        checkout: Checkout of this project that the module imports from; by default this one.
         variables: Environment variables.
     """
 

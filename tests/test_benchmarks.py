@@ -92,5 +92,5 @@ def test_the_table_replaces_the_block_of_a_page(tmp_path: Path) -> None:
     assert text.endswith(f"{mark}after\n")
     assert "| 8 | ours | 1 |" in text
     (tmp_path / "page.md").write_text("no block", encoding="utf-8")
-    with pytest.raises(ValueError, match="has no block"):
+    with pytest.raises(ValueError, match="lacks a block"):
         write_page(case, result_of(case), tmp_path)

@@ -72,7 +72,7 @@ class _LendsItsBuffer(SyncVectorEnv):
     ("flawed", "clues"),
     [
         (_SeedsAlike, ("reset(seed=0, options=None): observations", "infos['episodes']", "[closing]", "[metadata]")),
-        (_LendsItsBuffer, ("observations, looked at again later", "became float64 array")),
+        (_LendsItsBuffer, ("observations, at the end", "became float64 array")),
     ],
 )
 def test_finds_flaws(flawed: type[SyncVectorEnv], clues: tuple[str, ...]) -> None:

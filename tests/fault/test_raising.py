@@ -51,7 +51,7 @@ def test_says_what_failed_where(backend: Backend, fault: str, verb: When) -> Non
         assert failure.type_name == RAISING[fault]
         assert len(error.failures) == 1
         text = str(error)
-        for clue in (f"sub-environment {FAULTY}", f"failed in {verb}", RAISING[fault], "_act_up", str(failure.pid)):
+        for clue in (f"sub-environment {FAULTY}", f"failed in {verb}", RAISING[fault], "_fail", str(failure.pid)):
             assert clue in text
         for call in (lambda: fleet.step(actions(0)), lambda: fleet.call("count"), lambda: fleet.reset_envs([0])):
             with pytest.raises(ResetNeeded, match="failed or was interrupted: reset all"):

@@ -36,7 +36,7 @@ from envfleet.workers import crew
 
 PROCESS = Backend("process", 2)
 TIMEOUT_S = 1.0  # sound steps stay below it on a busy machine, too
-WHERE = {"hang": "_act_up", "spin": "_spin", "native_loop": "_native_loop", "native_sleep": "_native_sleep"}
+WHERE = {"hang": "_fail", "spin": "_spin", "native_loop": "_native_loop", "native_sleep": "_native_sleep"}
 
 
 @pytest.mark.parametrize("name", ["serial", "thread"])
@@ -172,7 +172,7 @@ def _receive_until(fleet: Any, index: int) -> Any:
 
 def test_constructor_that_hangs() -> None:
     """Gymnasium waits forever without a message."""
-    with pytest.raises(StartTimeout, match=r"workers \[1\] did not finish .*start_timeout_s=10(.|\n)*_act_up"):
+    with pytest.raises(StartTimeout, match=r"workers \[1\] did not finish .*start_timeout_s=10(.|\n)*_fail"):
         PROCESS([CountingEnv, functools.partial(FaultyEnv, "hang", "constructor")], start_timeout_s=10.0)
 
 

@@ -1,6 +1,6 @@
-"""For tests: difficult environments, environments that fail on demand, and a conformance suite for any backend.
+"""Tools for tests: difficult environments, environments that fail on demand, and a conformance suite for backends.
 
-Public, for those who write a vector environment or a trainer. A conformance test of your own backend is three lines:
+They are public, for authors of vector environments and trainers. A conformance test of another backend is:
 
     def test_backend() -> None:
         envfleet.testing.check_backend(lambda env_fns, **options: MyVectorEnv(env_fns, **options))

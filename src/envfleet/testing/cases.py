@@ -1,4 +1,4 @@
-"""The environments `check_backend` compares a vector environment over."""
+"""Environments with which `check_backend` compares vector environments."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An environment to compare over.
+    """Environment of a comparison.
 
     Attributes:
-        name: What a report calls it.
-        make_env: Builds sub-environment `index`; the spaces must not depend on `index`.
+        name: Name in reports.
+        make_env: Function that builds sub-environment `index`; its spaces must not depend on `index`.
     """
 
     name: str
     make_env: Callable[[int], gymnasium.Env[Any, Any]]
 
     def env_fns(self, num_envs: int) -> list[EnvFn]:
-        """Return one builder per sub-environment."""
+        """Return one constructor per sub-environment."""
         return [functools.partial(self.make_env, index) for index in range(num_envs)]
 
 
 class Detach(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Copy whatever passes: environments that reuse their arrays disturb `SyncVectorEnv`, the reference."""
+    """Copies actions and results, because environments that reuse arrays corrupt those of `SyncVectorEnv`."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Return a copy of what the environment returns."""
+        """Return a copy of the result of `reset`."""
         return copy.deepcopy(self.env.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Return a copy of what the environment returns, given a copy of the action."""
+        """Step with a copy of the action; return a copy of the result."""
         return copy.deepcopy(self.env.step(copy.deepcopy(action)))
 
 
-# Lengths differ by sub-environment so that episodes end apart from each other, and sometimes together.
+# Lengths differ by sub-environment, so that episodes end at different steps and sometimes together.
 def _build(index: int, env_class: Callable[..., Any] = CountingEnv, shortest: int = 2, **options: Any) -> Any:
     return env_class(length=shortest + index % 3, **options)
 
@@ -78,4 +78,4 @@ for _kind in SPACE_KINDS:
     _MAKERS[f"space-{_kind}"] = functools.partial(_build, env_class=SpaceEnv, observation=_kind, action=_kind)
 
 CASES: tuple[Case, ...] = tuple(Case(name, make_env) for name, make_env in _MAKERS.items())
-"""Every environment whose rollouts Gymnasium's `SyncVectorEnv` carries unharmed, given copies."""
+"""Environments that `SyncVectorEnv` reports without errors if it gets copies."""

@@ -1,4 +1,4 @@
-"""`check_kernel`: a kernel as plain Python against the same kernel compiled, and all that fleets promise about it."""
+"""Comparison of a kernel as plain Python with the same kernel compiled: `check_kernel`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from envfleet.kernels.plain import PlainEnv, describe
 _RESULTS = ("observation", "reward", "terminated", "truncated")
 _OTHER_SEEDS = 10_000
 _SINGLE, _DOUBLE = 1e-5, 1e-9
-"""How far numbers may be apart that were calculated in float32, and in float64; of 1, and of themselves."""
+"""Absolute and relative tolerances of numbers computed in float32 and in float64."""
 _MORE_ROWS = 1030
-"""Sub-environments before and after those compared, at least, so that a row lies in another tile and thread."""
+"""Minimum number of sub-environments before and after the compared ones, which then lie in another tile and thread."""
 
 
 class KernelCheckError(AssertionError):
-    """A kernel does not behave as a kernel must; the message says where it shows first.
+    """A kernel violates the rules of kernels; the message reports the first violation.
 
     Attributes:
-        seed: Of the sub-environment; `None` where none is at fault.
-        step: Steps since the seeded reset, which is 0.
-        field: What differs: `"reward"`, `"observation"`, `"state.x"`, …
-        expected: Its value by the plain Python code, or before.
-        found: Its value compiled, or after.
+        seed: Seed of the sub-environment; `None` if the violation does not belong to one.
+        step: Number of steps since the seeded reset.
+        field: Name of the value that differs, such as `"reward"`, `"observation"` or `"state.x"`.
+        expected: Value in plain Python, or before.
+        found: Value in compiled code, or after.
     """
 
     def __init__(self, message: str, seed: int | None, step: int, field: str, expected: Any, found: Any) -> None:
@@ -56,29 +56,33 @@ def check_kernel(
 ) -> int:
     """Run a kernel as plain Python and compiled, and compare.
 
-    First all that follows is run in code that checks every index, as one outside its array may end the process. Then
-    observations, rewards, flags and every field of the state must agree to float rounding (ints, bools and the numbers
-    drawn exactly), after every step. After each, the plain code goes on from the compiled state, so that rounding does
-    not add up. Besides: every element of an observation is written; observations are in their space and rewards are
-    finite; a reset with the same seed repeats; trajectories depend neither on the number of sub-environments nor on
-    threads; saved states continue exactly; and the kernel's ordinary environment passes Gymnasium's `check_env`, and
-    stays as it is when it is stepped past the end of an episode.
+    First, all steps are executed in code that checks every index, because an invalid index may end the process. Then
+    observations, rewards, flags and every field of the state must agree after every step: floats up to rounding, ints,
+    bools and drawn numbers exactly. After each step, the plain code continues from the compiled state, so that rounding
+    errors do not accumulate. These rules are also checked:
 
-    The plain code stops at breakpoints and prints. What it raises is raised as it is.
+    - Every element of an observation is written, observations are in their space, and rewards are finite.
+    - A reset with the same seed has the same result.
+    - Trajectories depend neither on the number of sub-environments nor on threads.
+    - Saved states continue exactly.
+    - The kernel as an ordinary environment passes Gymnasium's `check_env`, and does not change when it is stepped past
+      the end of an episode.
+
+    Plain code stops at breakpoints and prints; its exceptions are passed on.
 
     Args:
-        kernel: The kernel, or `"module:Name"` of it.
+        kernel: Kernel, or its name as `"module:Name"`.
         params: Parameters by name, one value each.
-        num_steps: Steps of each sub-environment, with random actions; episodes follow each other.
-        seeds: One sub-environment for each.
+        num_steps: Number of steps of each sub-environment, with random actions.
+        seeds: Seeds, one per sub-environment.
 
     Returns:
-        How many steps were compared.
+        Number of compared steps.
 
     Raises:
-        KernelCheckError: Something differs; says what, where first (seed, step, field), and both values.
-        KernelIndexError: An index is out of bounds; says where, which, and the size.
-        KernelError: The kernel cannot be run or compiled.
+        KernelCheckError: A value differs; the error has seed, step, field and both values of the first difference.
+        KernelIndexError: An index is out of bounds; the message has its position, value and bound.
+        KernelError: The kernel cannot be executed or compiled.
 
     Examples:
         >>> from envfleet.testing import check_kernel
@@ -96,11 +100,11 @@ def check_kernel(
 
 
 class _Trial:
-    """One kernel under examination."""
+    """Kernel to check, with seeds and actions."""
 
     def __init__(self, spec: KernelSpec, params: dict[str, Any], num_steps: int, seeds: list[int]) -> None:
         self.spec, self.params, self.num_steps, self.seeds = spec, params, num_steps, seeds
-        # Compiled code calculates with float32 in float32, plain Python in float64.
+        # Compiled code computes float32 expressions in float32, plain Python in float64.
         fields = [form.dtype[name].base for form in (spec.state, spec.params) for name in form.names]
         self.tolerance = _SINGLE if np.float32 in [*fields, spec.action.dtype.base] else _DOUBLE
         space = copy.deepcopy(spec.action.space)
@@ -109,7 +113,9 @@ class _Trial:
         if spec.action.parts:
             samples = [tuple(sample[key] for key, _ in spec.action.parts) for sample in samples]
         self.actions = np.array(samples, spec.action.dtype).reshape(num_steps, len(seeds), *spec.action.shape)
-        copies = 2 * (_MORE_ROWS // max(len(seeds), 1) + 1) + 1  # of the same actions; the seeds are in the middle
+        copies = (
+            2 * (_MORE_ROWS // max(len(seeds), 1) + 1) + 1
+        )  # of the same actions; the compared seeds are in the middle
         self.first = copies // 2 * len(seeds)
         self.many_actions = np.concatenate([self.actions] * copies, axis=1)
         self.many_seeds = [*range(_OTHER_SEEDS, _OTHER_SEEDS + copies * len(seeds))]
@@ -119,7 +125,7 @@ class _Trial:
         return envfleet.make(self.spec.kernel, num_envs, backend="kernel", workers=workers, debug=debug, **self.params)
 
     def _rows(self, parts: Sequence[Any], first: int = 0) -> list[dict[str, Any]]:
-        """Return by name what a reset or a step returned, for each seed; the row of the first seed is `first`."""
+        """Return results of a reset or step by name, for each seed; `first` is the row of the first seed."""
         rows = range(first, first + len(self.seeds))
         results = (map_arrays(tuple(parts[:4]), operator.itemgetter(row)) for row in rows)
         return [dict(zip(_RESULTS, result, strict=False)) for result in results]
@@ -144,7 +150,7 @@ class _Trial:
         raise KernelCheckError(message, seed, step, field, expected, found)
 
     def check_indices(self) -> None:
-        """Make every reset and step of the comparisons in code that checks its indices."""
+        """Execute all resets and steps of the comparisons in code that checks indices."""
         with self._make(len(self.many_seeds), 3, debug=True) as fleet:
             fleet.reset(seed=self.many_seeds)
             for actions in self.many_actions:
@@ -152,7 +158,7 @@ class _Trial:
             fleet.reset(seed=self.many_seeds)
 
     def compare_plain(self) -> None:
-        """Compare every row of a fleet with the plain code, and with its own first reset."""
+        """Compare all rows of a fleet with plain code, and the last reset with the first."""
         with self._make(len(self.seeds), 1) as fleet:
             batch = _batch_of(fleet)
             plain = [_PlainRow(self.spec, batch.records(k)[1], seed) for k, seed in enumerate(self.seeds)]
@@ -166,26 +172,26 @@ class _Trial:
                         row.step(action)
                 what = "plain Python and compiled code differ"
                 for row, seed, drawn in zip(plain, self.seeds, batch.kept("lives")["rng"], strict=True):
-                    if row.has_drawn_otherwise(drawn):
+                    if row.has_other_draws(drawn):
                         self._fail(
                             f"{what}: they drew different numbers", step, "rng", "the same draws", "others", seed
                         )
                 self._compare(what, step, [row.results() for row in plain], found, is_exact=False)
                 self._check_values(batch, step, found, returned[-1])
                 for k, row in enumerate(plain):
-                    row.go_on_from(batch.records(k)[0])
+                    row.set_state(batch.records(k)[0])
             again = self._rows_with_state(batch, fleet.reset(seed=self.seeds)[:1])
             what = "a reset with the same seed gave something else after other episodes: set this field in reset"
             self._compare(what, 0, first, again)
 
     def _rows_with_state(self, batch: Any, parts: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return by name the fields of the state and what was returned, for each seed."""
+        """Return fields of the state and results by name, for each seed."""
         records = [batch.records(k)[0] for k in range(len(self.seeds))]
         states = ({f"state.{name}": record[name][0] for name in self.spec.state.names} for record in records)
         return [state | row for state, row in zip(states, self._rows(parts), strict=True)]
 
     def _check_values(self, batch: Any, step: int, found: list[dict[str, Any]], infos: Mapping[str, Any]) -> None:
-        """Check what holds without a comparison: spaces, rewards, infos."""
+        """Check spaces, rewards and infos."""
         space = self.spec.observation.space
         for seed, row in zip(self.seeds, found, strict=True):
             if not space.contains(map_arrays(row["observation"], _as_element)):
@@ -206,7 +212,7 @@ class _Trial:
                 self._compare(what, step, self._rows(small.step(few)), self._rows(large.step(many), self.first))
 
     def compare_saved(self) -> None:
-        """Compare a fleet that goes on with its saved state in another fleet."""
+        """Compare a fleet with another one that continues from its saved state."""
         what, middle = "it differs after get_state and set_state", self.num_steps // 2
         with self._make(len(self.seeds), 1) as fleet, self._make(len(self.seeds), 1) as other:
             last = fleet.reset(seed=self.seeds)[0]
@@ -219,12 +225,14 @@ class _Trial:
                 self._compare(what, step, self._rows(fleet.step(actions)), self._rows(other.step(actions)))
 
     def check_gymnasium(self) -> None:
-        """Gymnasium's own check of the kernel as an ordinary environment."""
+        """Run Gymnasium's `check_env` on the kernel as an ordinary environment."""
         from envfleet.kernels.env import KernelEnv
 
-        env = KernelEnv(self.spec.kernel, debug=True, **self.params)  # as it takes actions of its own
+        env = KernelEnv(
+            self.spec.kernel, debug=True, **self.params
+        )  # index checks, since `check_env` chooses its actions
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its advice, as on infinite bounds, is no rule
+            warnings.simplefilter("ignore")  # warnings, for example about infinite bounds, are not errors
             check_env(env, skip_render_check=True)
         self._check_ends(env)
 
@@ -244,11 +252,11 @@ class _Trial:
 
 def _batch_of(fleet: Fleet) -> Any:
     engine: Any = fleet.engine
-    return engine._batch  # noqa: SLF001  # states, draws and parameters as they are, which no caller needs
+    return engine._batch  # noqa: SLF001  # states, generators and parameters, which are not public
 
 
 class _PlainRow:
-    """One plain environment with time limit and `NEXT_STEP` autoreset, which was reset with a seed."""
+    """Plain environment with time limit and `NEXT_STEP` autoreset, reset with a seed."""
 
     def __init__(self, spec: KernelSpec, params: NDArray[Any], seed: int) -> None:
         self._env = PlainEnv(spec, params)
@@ -261,7 +269,7 @@ class _PlainRow:
         self._call(self._env.check_observe)
 
     def step(self, action: Any) -> None:
-        """Step, or begin the next episode."""
+        """Step, or start the next episode."""
         if self._has_ended:
             self._begin()
             return
@@ -279,29 +287,29 @@ class _PlainRow:
             raise describe(self._env.spec, error) from error
 
     def results(self) -> dict[str, Any]:
-        """Return by name the fields of the state and what the last call returned."""
+        """Return fields of the state and results of the last call by name."""
         values = self._env.state._values  # noqa: SLF001  # whole, with its dtype
         state = {f"state.{name}": values[name][0] for name in self._env.spec.state.names}
         return state | dict(zip(_RESULTS, self._returned, strict=True))
 
-    def has_drawn_otherwise(self, record: Any) -> bool:
-        """Return whether the generator stands elsewhere than the compiled one."""
+    def has_other_draws(self, record: Any) -> bool:
+        """Return whether the state of the generator differs from that in compiled code."""
         state: Any = self._env.rng.bit_generator.state
         number = int(record["state_hi"]) << 64 | int(record["state_lo"])
         return bool(state["state"]["state"] != number or state["has_uint32"] != record["has_uint32"])
 
-    def go_on_from(self, record: NDArray[Any]) -> None:
-        """Take the compiled state for the plain one."""
+    def set_state(self, record: NDArray[Any]) -> None:
+        """Replace the state by the compiled one."""
         self._env.state._values[...] = record  # noqa: SLF001  # whole
 
 
 def _as_element(value: Any) -> Any:
-    """Return a scalar of an array as its space knows it."""
+    """Return a scalar as the array that its space contains."""
     return np.asarray(value) if isinstance(value, np.floating) else value
 
 
 def _agree(one: Any, other: Any, tolerance: float = 0.0) -> bool:
-    """Return whether two values, or all parts of two dicts or tuples, are equal; floats but for a tolerance."""
+    """Return whether two values, or all parts of two dicts or tuples, are equal; floats up to a tolerance."""
     if isinstance(one, (dict, tuple)):
         places = one if isinstance(one, dict) else range(len(one))
         return all(_agree(one[place], other[place], tolerance) for place in places)

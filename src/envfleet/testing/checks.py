@@ -1,4 +1,4 @@
-"""The single checks `check_backend` is made of: each takes a `Trial` and yields what it finds wrong."""
+"""Checks of `check_backend`: each takes a `Trial` and yields its findings."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from envfleet.testing.envs import AttributeEnv, CountingEnv
 from envfleet.testing.infos import InfoEnv, make_info
 
 MakeFleet = Callable[..., VectorEnv[Any, Any, Any]]
-"""Builds the vector environment under examination: takes a list of environment builders, and as options
-`autoreset_mode` and `copy`."""
+"""Builds the vector environment to check from a list of constructors and the options `autoreset_mode` and `copy`."""
 
 Findings = Generator[Finding, None, None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One vector environment to be built and examined.
+    """Vector environment to build and check.
 
     Attributes:
-        make_fleet: Builds it.
-        autoreset_mode: Option passed on.
-        copy: Option passed on.
-        num_envs: How many sub-environments.
-        num_steps: Steps in each stretch of a rollout.
-        seed: Seeds environments and actions.
+        make_fleet: Function that builds it.
+        autoreset_mode: Option of `make_fleet`.
+        copy: Option of `make_fleet`.
+        num_envs: Number of sub-environments.
+        num_steps: Number of steps after each reset.
+        seed: Seed of environments and actions.
     """
 
     make_fleet: MakeFleet
@@ -47,13 +46,13 @@ class Trial:
 
     @contextlib.contextmanager
     def build(self, env_fns: Sequence[EnvFn]) -> Iterator[Any]:
-        """Build the vector environment under examination, and close it in the end."""
+        """Build the vector environment to check; close it at the end."""
         with contextlib.closing(self.make_fleet(env_fns, autoreset_mode=self.autoreset_mode, copy=self.copy)) as fleet:
             yield fleet
 
     @contextlib.contextmanager
     def duel(self, case: Case) -> Iterator[Duel]:
-        """Build reference and subject, and close both in the end."""
+        """Build reference and subject; close both at the end."""
         env_fns = case.env_fns(self.num_envs)
         detached: Any = [functools.partial(_detach, env_fn) for env_fn in env_fns]
         with contextlib.closing(SyncVectorEnv(detached, autoreset_mode=self.autoreset_mode)) as reference:
@@ -67,7 +66,7 @@ def _detach(env_fn: EnvFn) -> gymnasium.Env[Any, Any]:
 
 
 def check_rollout(trial: Trial, case: Case) -> Findings:
-    """Compare spaces, metadata, and every value of a rollout with all ways to reset."""
+    """Compare spaces, metadata, and every value of a rollout with all kinds of resets."""
     with trial.duel(case) as duel:
         names = ("observation_space", "single_observation_space", "action_space", "single_action_space")
         for name in (*names, "num_envs", "render_mode", "metadata"):
@@ -77,7 +76,7 @@ def check_rollout(trial: Trial, case: Case) -> Findings:
         yield from duel.roll(trial.num_steps)
         yield from duel.reset(seed=seeds, options={"start": 3})
         yield from duel.roll(trial.num_steps)
-        yield from duel.reset()  # the generators run on
+        yield from duel.reset()  # the generators continue
         yield from duel.roll(2)
         mask = np.arange(trial.num_envs) % 2 == 0
         yield from duel.reset(seed=[None, *seeds[1:]], options={"reset_mask": mask, "start": 1})
@@ -92,7 +91,7 @@ _ATTRIBUTES = Case("attributes", lambda index: AttributeEnv(difficulty=1.0 + ind
 
 
 def check_attributes(trial: Trial) -> Findings:
-    """Compare `call`, `get_attr` and `set_attr`, and how each refuses nonsense."""
+    """Compare `call`, `get_attr` and `set_attr`, including errors."""
     with trial.duel(_ATTRIBUTES) as duel:
         yield from duel.reset(seed=trial.seed)
         yield from duel.roll(2)
@@ -123,7 +122,7 @@ def check_generators(trial: Trial) -> Findings:
 def _expect_error(where: str, call: Callable[[], Any], clue: str = "") -> Findings:
     try:
         call()
-    except Exception as error:  # noqa: BLE001  # any class will do, as long as the text helps
+    except Exception as error:  # noqa: BLE001  # any class is accepted if its text helps
         if clue not in str(error):
             yield where, f"expected an error that mentions {clue!r}, found {type(error).__name__}: {error}"
     else:
@@ -131,7 +130,7 @@ def _expect_error(where: str, call: Callable[[], Any], clue: str = "") -> Findin
 
 
 def check_options(trial: Trial) -> Findings:
-    """Check that the caller's options are left alone, and a mask of the wrong shape or type is refused without harm."""
+    """Check that the caller's options stay unchanged, and that an invalid mask is refused without side effects."""
     with trial.duel(Case("counting", lambda _: CountingEnv())) as duel:
         yield from duel.reset(seed=trial.seed)
         options = {"reset_mask": np.ones(trial.num_envs, dtype=np.bool_), "start": 2, "extra": {"list": [1]}}
@@ -151,11 +150,11 @@ class _ClassMetadataEnv(CountingEnv):
 
     def __init__(self) -> None:
         super().__init__()
-        del self.metadata  # leaves the class's own
+        del self.metadata  # the attribute of the class remains
 
 
 def check_metadata(trial: Trial) -> Findings:
-    """`metadata` names the autoreset mode and is not the environment class's own dict."""
+    """Check that `metadata` has the autoreset mode and is not the dict of the environment's class."""
     try:
         with trial.build([_ClassMetadataEnv] * trial.num_envs) as fleet:
             if fleet.metadata.get("autoreset_mode") != trial.autoreset_mode:
@@ -167,7 +166,7 @@ def check_metadata(trial: Trial) -> Findings:
 
 
 def check_infos(trial: Trial, kind: str) -> Findings:
-    """Infos Gymnasium's own merging spoils (int beside float, ragged arrays, large ints) keep every value."""
+    """Check infos that Gymnasium merges with errors: ints next to floats, ragged arrays, large ints."""
     with trial.build([functools.partial(InfoEnv, kind, index, length=3) for index in range(trial.num_envs)]) as fleet:
         _, infos = fleet.reset(seed=trial.seed)
         for count in range(4):
@@ -181,7 +180,7 @@ def check_infos(trial: Trial, kind: str) -> Findings:
 def _compare_info(expected: dict[str, Any], infos: dict[str, Any], index: int, where: str) -> Findings:
     for key, value in expected.items():
         if key not in infos or not infos[f"_{key}"][index]:
-            yield where, f"infos[{key!r}] has no value for sub-environment {index}, expected {value!r}"
+            yield where, f"infos[{key!r}] lacks a value for sub-environment {index}, expected {value!r}"
             continue
         found = infos[key][index]
         is_number = isinstance(value, (int, float, np.number))
@@ -190,14 +189,14 @@ def _compare_info(expected: dict[str, Any], infos: dict[str, Any], index: int, w
 
 
 def check_changing_infos(trial: Trial) -> Findings:
-    """Check that an info key whose type changes from step to step in all sub-environments is never taken wrongly."""
+    """Check an info key that changes its type with each step in all sub-environments."""
     with trial.duel(Case("info", lambda index: InfoEnv("changing", index, length=9))) as duel:
         yield from duel.reset(seed=trial.seed)
         yield from duel.roll(24)
 
 
 def check_closing(trial: Trial) -> Findings:
-    """`close` may be called twice, with work done or none; afterwards every call is refused."""
+    """Check that `close` may be called twice, before or after a reset, and that later calls raise."""
     for is_used in (False, True):
         with trial.build([CountingEnv] * trial.num_envs) as fleet:
             if is_used:

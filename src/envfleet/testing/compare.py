@@ -1,4 +1,4 @@
-"""Deep comparison that says where two values differ, types and dtypes included."""
+"""Deep comparison that reports where two values differ, including types and dtypes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gymnasium import spaces
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """One place where two values differ.
+    """Position at which two values differ.
 
     Attributes:
-        path: Where, as an expression: `infos["final_info"]["draw"]`.
-        expected: What was expected, shortened.
-        found: What was found, shortened.
+        path: Position as an expression, such as `infos["final_info"]["draw"]`.
+        expected: Expected value, shortened.
+        found: Actual value, shortened.
     """
 
     path: str
@@ -29,7 +29,7 @@ class Mismatch:
 
 
 def mismatches(expected: Any, found: Any, path: str = "value") -> list[Mismatch]:
-    """List every place where `found` differs from `expected`.
+    """Return all positions at which `found` differs from `expected`.
 
     Arrays must agree in dtype, shape and every bit (NaN equals NaN); containers in type, length and keys; anything
     else in type and by `==`.
@@ -65,8 +65,8 @@ def _form_of(value: Any) -> Any:
 
 
 def _parts_of(value: Any) -> dict[str, Any] | None:
-    """Return the parts of a container by their places in it, as an expression has them; `None` if it is none."""
-    if isinstance(value, Mapping) and not isinstance(value, spaces.Space):  # a Dict space is a Mapping too
+    """Return the parts of a container by their index expressions; `None` if the value is not a container."""
+    if isinstance(value, Mapping) and not isinstance(value, spaces.Space):  # a Dict space is also a Mapping
         return {f"[{key!r}]": part for key, part in value.items()}
     if isinstance(value, (tuple, list)):
         return {f"[{place}]": part for place, part in enumerate(value)}

@@ -1,4 +1,4 @@
-"""`check_backend`: a conformance suite for vector environments, ours or anybody's."""
+"""Conformance suite for vector environments of this and other packages: `check_backend`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ CHECKS: tuple[str, ...] = ("rollout", *ONCE)
 """Names of all checks, for `check_backend(skip=…)`."""
 
 _MOST_FINDINGS = 8
-"""Of one check over one environment; more would only repeat it."""
+"""Maximum number of findings of one check with one environment."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One way in which the vector environment did not behave as the reference.
+    """Difference between a vector environment and the reference.
 
     Attributes:
-        check: The check that found it.
-        case: The environment it was found over, with autoreset mode and copy mode.
-        where: The call, and the place in its result.
-        message: What was expected and what was found.
+        check: Name of the check.
+        case: Environment, autoreset mode and copy mode.
+        where: The call, and the position in its result.
+        message: Expected and actual value.
     """
 
     check: str
@@ -61,7 +61,7 @@ class ConformanceError(AssertionError):
     """A vector environment does not behave as the reference; the message lists every difference.
 
     Attributes:
-        differences: All of them.
+        differences: All differences.
     """
 
     def __init__(self, differences: Sequence[Difference], num_trials: int) -> None:
@@ -88,33 +88,33 @@ def check_backend(
 ) -> int:
     """Compare a vector environment with Gymnasium's `SyncVectorEnv` over many environments.
 
-    Observations, rewards, flags and infos must be equal to the bit, dtypes and masks included, in every autoreset mode,
-    with and without copies, after every kind of reset; `call`, `get_attr`, `set_attr`, `render`, spaces and metadata
-    too. Besides, the caller's options and actions must stay untouched, returned copies must stay as they were, infos
-    that Gymnasium's merging spoils must keep their values, and a closed vector environment must refuse work. The keys
-    `"episode"` and `"_episode"` may be added to infos.
+    Observations, rewards, flags and infos must be equal in every bit, including dtypes and masks, in every autoreset
+    mode, with and without copies, and after every kind of reset. The results of `call`, `get_attr`, `set_attr` and
+    `render`, spaces and metadata must also be equal. The caller's options and actions and all returned copies must not
+    change, infos that Gymnasium merges with errors must keep their values, and a closed vector environment must raise.
+    The keys `"episode"` and `"_episode"` may be added to infos.
 
     Args:
-        make_fleet: Builds the vector environment from a list of environment builders and the options
+        make_fleet: Function that builds the vector environment from a list of constructors and the options
             `autoreset_mode` and `copy`.
-        cases: Environments to compare over.
+        cases: Environments of the comparison.
         autoreset_modes: Modes to check.
         copy_modes: Values of `copy` to check.
-        num_envs: How many sub-environments, at least 1.
-        num_steps: Steps in each of the stretches of a rollout.
-        timeout_s: How long one vector environment may take for all that is asked of it. One that hangs is left behind
-            in its thread, and is a difference like any other.
+        num_envs: Number of sub-environments, at least 1.
+        num_steps: Number of steps after each reset.
+        timeout_s: Time limit of a check with one vector environment. One that hangs is abandoned in its thread and
+            reported as a difference.
         skip: Names of checks (see `CHECKS`) or of cases to leave out.
 
     Returns:
-        How many vector environments were built and found to conform.
+        Number of vector environments that were built and conform.
 
     Raises:
-        ConformanceError: Something differed; every difference is listed.
+        ConformanceError: There are differences; all are listed.
 
     Examples:
-        Gymnasium's own class does not refuse work after `close` and takes the mask out of the caller's options, among
-        other things:
+        Gymnasium's class accepts calls after `close` and removes the mask from the caller's options, among other
+        differences:
 
         >>> from gymnasium.vector import SyncVectorEnv
         >>> from envfleet.testing import CASES, check_backend
@@ -127,7 +127,7 @@ def check_backend(
     examined: list[tuple[str, str, Check]] = [
         ("rollout", case.name, functools.partial(checks.check_rollout, case=case)) for case in cases
     ]
-    examined += [(name, "its own environments", check) for name, check in ONCE.items()]
+    examined += [(name, "environments of the check", check) for name, check in ONCE.items()]
     differences: list[Difference] = []
     num_trials = 0
     for autoreset_mode, copy, (name, case_name, check) in itertools.product(autoreset_modes, copy_modes, examined):
@@ -148,10 +148,10 @@ def _run(check: Check, trial: Trial, timeout_s: float) -> list[Finding]:
         try:
             with contextlib.closing(check(trial)) as findings:
                 found.extend(itertools.islice(findings, _MOST_FINDINGS))
-        except Exception:  # noqa: BLE001  # whatever is raised is a finding, and the other checks still run
+        except Exception:  # noqa: BLE001  # any exception is a finding; the other checks still run
             found.append(("raised", traceback.format_exc(limit=-5)))
 
-    # A thread, because nothing else can be left behind when it hangs: many a vector environment does, in close().
+    # A thread can be abandoned when a vector environment hangs, for example in close().
     thread = threading.Thread(target=examine, name="check_backend", daemon=True)
     thread.start()
     thread.join(timeout_s)

@@ -1,4 +1,4 @@
-"""`Duel`: drive two vector environments with the same calls and report every difference."""
+"""Comparison of two vector environments that get the same calls: `Duel`."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from envfleet.testing.compare import mismatches
 
 Finding = tuple[str, str]
-"""Where two vector environments differ, and how."""
+"""Position and description of a difference."""
 
 _OUR_INFOS = ("episode", "_episode")
 
 
 def differences_of(expected: Any, found: Any, where: str) -> Iterator[Finding]:
-    """Report every place where `found` differs."""
+    """Yield all positions at which `found` differs."""
     for mismatch in mismatches(expected, found, where):
         yield mismatch.path, f"expected {mismatch.expected}, found {mismatch.found}"
 
 
 def changes_of(before: Any, after: Any, where: str) -> Iterator[Finding]:
-    """Report every place where a value that must not change was modified."""
+    """Yield all positions at which a value changed that must not."""
     for mismatch in mismatches(before, after, where):
         yield mismatch.path, f"was {mismatch.expected}, became {mismatch.found}"
 
 
 class Duel:
-    """A reference and a subject that get the same calls; each method reports what differs.
+    """Reference and subject that get the same calls; each method yields the differences.
 
     Args:
-        reference: The vector environment taken as right.
-        subject: The one under examination.
+        reference: Vector environment that is correct by definition.
+        subject: Vector environment to check.
 
     Attributes:
-        ended: Flags of the last step, by the reference, shape (num_envs,): what a reset mask needs.
+        ended: Flags of episodes that ended in the last step of the reference, shape (num_envs,).
     """
 
     def __init__(self, reference: VectorEnv[Any, Any, Any], subject: VectorEnv[Any, Any, Any]) -> None:
@@ -48,7 +48,7 @@ class Duel:
         self._kept: list[tuple[str, Any, Any]] = []
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Iterator[Finding]:
-        """Call a method of both, and compare what it returns."""
+        """Call a method of both and compare the results."""
         yield from differences_of(*self._call_both(name, *args, **kwargs))
 
     def reset(
@@ -70,7 +70,7 @@ class Duel:
         yield from changes_of(actions, given, f"{where}: the caller's actions after the call")
 
     def roll(self, num_steps: int) -> Iterator[Finding]:
-        """Step both with sampled actions; where autoreset is off, reset the ended ones by mask."""
+        """Step both with sampled actions; with autoreset disabled, reset ended sub-environments by a mask."""
         is_manual = self.reference.metadata["autoreset_mode"] == AutoresetMode.DISABLED
         for _ in range(num_steps):
             if is_manual and self.ended.any():
@@ -78,12 +78,12 @@ class Duel:
             yield from self.step(self.reference.action_space.sample())
 
     def check_kept(self) -> Iterator[Finding]:
-        """Report every array returned so far that has changed since."""
+        """Yield all changes of results since they were returned."""
         for where, returned, snapshot in self._kept:
-            yield from changes_of(snapshot, returned, f"{where}, looked at again later")
+            yield from changes_of(snapshot, returned, f"{where}, at the end")
 
     def _call_both(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, Any, str]:
-        """Return what the reference returns, what the subject does, and which call it was."""
+        """Return the results of reference and subject, and a description of the call."""
         self._calls += 1
         words = [*(repr(arg) for arg in args if isinstance(arg, str)), *(f"{key}={kwargs[key]}" for key in kwargs)]
         where = f"call {self._calls}, {name}({', '.join(words)})"
@@ -107,8 +107,8 @@ class Duel:
                 yield from differences_of(one, other, f"{where}: {name}")
 
     def _in_form(self, infos: dict[str, Any]) -> dict[str, Any]:
-        # Whether a final observation comes as its space holds it or as the environment made it is not compared: a list
-        # or an array, an int or an int64.
+        # Final observations may be returned in the form of their space or as the environment made them, for example as
+        # an array or a list, so both are converted before the comparison.
         if "final_obs" not in infos:
             return infos
         space = self.reference.single_observation_space

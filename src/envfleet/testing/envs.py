@@ -1,7 +1,7 @@
 """Small deterministic environments that make mistakes of a vector environment visible.
 
-Each shows the state of its random generator, its own step count and the action it was given in what it returns, so a
-row that reached the wrong sub-environment, a seed that was lost and a reset too many all change a number.
+Their results contain the state of the random generator, the step count and the last action, so a row of the wrong
+sub-environment, a lost seed and an additional reset all change a number.
 
 Examples:
     >>> from envfleet.testing.envs import CountingEnv
@@ -30,19 +30,19 @@ Ends = Literal["terminated", "truncated", "alternate"]
 
 
 class CountingEnv(gymnasium.Env[Any, Any]):
-    """Count the steps of an episode and end after `length` of them.
+    """Environment that counts the steps of an episode, which ends after `length` steps.
 
     The observation is `[step of the episode, episodes begun, last draw, last action, start]` as float64, the reward
-    `step + action / 10`. The draw comes from the environment's generator, once a step and once a reset.
+    `step + action / 10`. The draw comes from the environment's generator, once per step and reset.
 
     Args:
-        length: Steps in an episode. With `vary`, the longest; each length is then drawn at the reset.
-        ends: How an episode ends. `"alternate"` takes both in turn.
-        vary: Draw each episode's length from `1 … length`.
-        dict_obs: Return `{"count": int64, "vector": the observation above}` instead.
-        render_mode: `"rgb_array"` renders a frame of shape (4, 6, 3) whose pixels hold the step count.
+        length: Number of steps of an episode; with `vary` the maximum.
+        ends: Kind of end; `"alternate"` uses both in turn.
+        vary: Whether each reset draws the length of the episode from `1 … length`.
+        dict_obs: Whether observations are `{"count": int64, "vector": the observation above}`.
+        render_mode: `"rgb_array"` renders frames of shape (4, 6, 3) in which every pixel is the step count.
 
-    `reset(options={"start": x})` shows `x` in the observation and begins the count there.
+    `reset(options={"start": x})` starts the count at `x`, which is part of the observation.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.episode_length = length
 
     def observe(self) -> Any:
-        """Build the current observation in a new array."""
+        """Return the current observation in a new array."""
         vector = np.array([self.count, self.episodes, self.draw, self.action, self.start], dtype=np.float64)
         return {"count": self.count, "vector": vector} if self.dict_obs else vector
 
     def inform(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return the info to return, given that of this class."""
+        """Return the info of a reset or step; `info` is that of this class."""
         return info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; a seed restarts the generator, no seed lets it run on."""
+        """Start an episode; a seed restarts the generator, which otherwise continues."""
         super().reset(seed=seed)
         self.start = int((options or {}).get("start", 0))
         self.count = self.start
@@ -90,7 +90,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         return self.observe(), self.inform({"episodes": self.episodes})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Count one step."""
+        """Add one to the count."""
         self.count += 1
         self.action = int(action)
         self.draw = float(self.np_random.random())
@@ -100,16 +100,16 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         return observation, reward, has_ended and not is_truncation, has_ended and is_truncation, info
 
     def render(self) -> Any:
-        """Render a frame of shape (4, 6, 3), uint8, or nothing without a render mode."""
+        """Return a frame, shape (4, 6, 3), dtype uint8; `None` without a render mode."""
         return None if self.render_mode is None else np.full((4, 6, 3), self.count % 256, dtype=np.uint8)
 
 
 class AttributeEnv(CountingEnv):
-    """A `CountingEnv` with an attribute and methods for `call`, `get_attr` and `set_attr`.
+    """`CountingEnv` with an attribute and methods for `call`, `get_attr` and `set_attr`.
 
     Args:
-        difficulty: The attribute.
-        length: As `CountingEnv`.
+        difficulty: Value of the attribute.
+        length: As in `CountingEnv`.
     """
 
     def __init__(self, difficulty: float = 1.0, length: int = 5) -> None:
@@ -130,7 +130,7 @@ class AttributeEnv(CountingEnv):
 
 
 class Words(spaces.Space[str]):
-    """A space no library knows: one of three words."""
+    """Space of three words, of a class that libraries do not know."""
 
     words = ("north", "south", "up")
 
@@ -138,11 +138,11 @@ class Words(spaces.Space[str]):
         super().__init__(None, None, seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Draw a word; masks are ignored."""
+        """Return a random word; masks are ignored."""
         return self.words[int(self.np_random.integers(len(self.words)))]
 
     def contains(self, x: Any) -> bool:
-        """Say whether `x` is one of the words."""
+        """Return whether `x` is one of the words."""
         return x in self.words
 
     def __eq__(self, other: object) -> bool:
@@ -151,7 +151,7 @@ class Words(spaces.Space[str]):
     __hash__ = None  # type: ignore[assignment]  # as every Gymnasium space that defines __eq__
 
 
-# Text's own default is a set, whose order, and so every sample, changes from process to process.
+# The default of Text is a set; its order, and with it every sample, changes from process to process.
 _LETTERS = "abcdefghij"
 
 
@@ -190,11 +190,11 @@ _SPACES: dict[str, Callable[[], spaces.Space[Any]]] = {
 }
 
 SPACE_KINDS: tuple[str, ...] = tuple(_SPACES)
-"""Kinds of spaces of `SpaceEnv`: every kind of Gymnasium space, nested ones, and one of our own."""
+"""Kinds of spaces of `SpaceEnv`: every kind of Gymnasium space, nested spaces, and a custom one."""
 
 
 def _spell(value: Any) -> str:
-    """Return text that differs if a value or a type in it does; NumPy's `repr` is slow."""
+    """Return text that depends on all values and types; faster than NumPy's `repr`."""
     if isinstance(value, np.ndarray):
         value = (value.dtype.str, value.shape, value.tolist())
     elif isinstance(value, dict):
@@ -205,12 +205,12 @@ def _spell(value: Any) -> str:
 
 
 class SpaceEnv(CountingEnv):
-    """A `CountingEnv` that samples its observations from a space, and whose info spells out the action and its types.
+    """`CountingEnv` that samples observations from a space; its info contains the action and its types as text.
 
     Args:
         observation: Kind of observation space, one of `SPACE_KINDS`.
         action: Kind of action space.
-        length: Steps in an episode.
+        length: Number of steps of an episode.
     """
 
     def __init__(self, observation: str = "box", action: str = "discrete", length: int = 4) -> None:
@@ -218,26 +218,26 @@ class SpaceEnv(CountingEnv):
         self.observation_space, self.action_space = _SPACES[observation](), _SPACES[action]()
 
     def observe(self) -> Any:
-        """Sample, with the space's generator seeded from the environment's."""
+        """Return a sample of the space, seeded by the draw."""
         self.observation_space.seed(int(self.draw * 2**31))
         return self.observation_space.sample()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Sample the next observation."""
+        """Step; the info contains the action."""
         observation, reward, terminated, truncated, _ = super().step(0)
         return observation, reward, terminated, truncated, {"action": _spell(action)}
 
 
 class SavableEnv(CountingEnv):
-    """A `CountingEnv` that offers `get_state` and `set_state` and refuses to be copied or pickled."""
+    """`CountingEnv` with `get_state` and `set_state` that cannot be copied or pickled."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything that decides the future, as plain values."""
+        """Return the whole state as plain values."""
         names = ("count", "episodes", "start", "draw", "action", "episode_length")
         return {"rng": self.np_random.bit_generator.state, **{name: getattr(self, name) for name in names}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a state `get_state` returned."""
+        """Restore a state of `get_state`."""
         values = dict(state)
         self.np_random.bit_generator.state = values.pop("rng")
         vars(self).update(values)
@@ -247,7 +247,7 @@ class SavableEnv(CountingEnv):
 
 
 class LockedEnv(CountingEnv):
-    """A `CountingEnv` whose state can neither be copied nor pickled: it holds a lock and a generator."""
+    """`CountingEnv` with a lock and a generator, which can be neither copied nor pickled."""
 
     def __init__(self, length: int = 5) -> None:
         super().__init__(length)
@@ -255,10 +255,10 @@ class LockedEnv(CountingEnv):
 
 
 class ActionKeeperEnv(CountingEnv):
-    """Keep a reference to each action, observe the one before, and optionally scribble over the current one.
+    """Environment that keeps a reference to each action, and observes the previous one.
 
-    A vector environment that hands out views of memory it writes to again is found out: the observation (the previous
-    action) is then another step's. With `mutates`, so is one that hands out the caller's own array.
+    It detects vector environments that pass views of memory that they overwrite: the observation is then the action of
+    another step. With `mutates` it overwrites actions, which detects vector environments that pass the caller's array.
     """
 
     def __init__(self, length: int = 4, *, mutates: bool = False) -> None:
@@ -269,11 +269,11 @@ class ActionKeeperEnv(CountingEnv):
         self.kept: NDArray[np.float32] = np.zeros(2, np.float32)
 
     def observe(self) -> Any:
-        """Return the action of the last step, after a reset the draw."""
+        """Return the action of the last step, or the draw after a reset."""
         return np.full(2, self.draw, np.float32) if self.count == self.start else self.kept.copy()
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Observe the action before this one."""
+        """Step; observe the previous action."""
         previous, reward = self.observe(), float(action @ (1, 2))
         _, _, terminated, truncated, info = super().step(0)
         self.kept = action
@@ -283,11 +283,11 @@ class ActionKeeperEnv(CountingEnv):
 
 
 class InPlaceEnv(CountingEnv):
-    """Return the same observation array and the same info dict each time, changed in place.
+    """Environment that returns the same observation array and info dict each time, changed in place.
 
     Args:
-        length: As of `CountingEnv`.
-        in_sequence: Whether the array is the one element of a `Sequence`.
+        length: As in `CountingEnv`.
+        in_sequence: Whether the observation is a `Sequence` with the array as its only element.
     """
 
     def __init__(self, length: int = 3, *, in_sequence: bool = False) -> None:
@@ -299,20 +299,21 @@ class InPlaceEnv(CountingEnv):
         self.info: dict[str, Any] = {"trace": np.zeros(2), "nested": {"count": 0}}
 
     def observe(self) -> Any:
-        """Overwrite the one observation array."""
+        """Overwrite the observation array."""
         self.buffer[:] = super().observe()
         return (self.buffer,) if self.in_sequence else self.buffer
 
     def inform(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Overwrite the one info."""
+        """Overwrite the info."""
         self.info["trace"][:] = self.info["nested"]["count"] = self.count
         return self.info
 
 
 class LooseEnv(CountingEnv):
-    """Return values that fit the spaces only loosely, as many environments in the wild do.
+    """Environment that returns values of other types than those of its spaces, as many published ones do.
 
-    Lists for arrays, float64 for float32, Python numbers for numpy's, `numpy.bool` flags, rewards of changing types.
+    It returns lists for arrays, float64 for float32, Python's numbers for NumPy's, `numpy.bool` flags, and rewards of
+    changing types.
     """
 
     def __init__(self, length: int = 4) -> None:
@@ -321,12 +322,12 @@ class LooseEnv(CountingEnv):
         self.observation_space = spaces.Dict({"vector": vector, "list": vector, "index": spaces.Discrete(100)})
 
     def observe(self) -> Any:
-        """Observe an int, a list and an array of float64."""
+        """Return an int, a list and an array of float64."""
         vector = super().observe()
         return {"index": self.count, "list": vector.tolist(), "vector": vector}
 
     def step(self, action: Any) -> Any:
-        """Return a list, and in it the reward as an int, a float32, an array of no dimension and a bool in turn."""
+        """Return a list with the reward as an int, a float32, an array without dimensions and a bool in turn."""
         observation, _, terminated, truncated, info = super().step(action)
         rewards: tuple[Any, ...] = (self.count, np.float32(0.1), np.array(2.5), True)
         return [observation, rewards[self.count % 4], np.bool_(terminated), np.bool_(truncated), info]

@@ -1,7 +1,7 @@
-"""`FaultyEnv`: an environment that fails on demand, for trying out what a vector environment does then.
+"""Environment that fails on demand, to test how a vector environment reacts: `FaultyEnv`.
 
 Examples:
-    Sub-environment 1 of 3 kills its own process in its fourth step, but only the first time it gets there:
+    Sub-environment 1 of 3 kills its process in its fourth step, but only the first time:
 
     >>> import functools, tempfile
     >>> from envfleet.testing.faults import FaultyEnv, once_marker
@@ -33,11 +33,11 @@ When = Literal["constructor", "reset", "step", "close", "render"]
 
 
 class PlainError(Exception):
-    """An ordinary exception."""
+    """Ordinary exception."""
 
 
 class TwoArgumentsError(Exception):
-    """An exception that cannot be built from its message alone, and so breaks when it is pickled carelessly."""
+    """Exception that cannot be constructed from its message, so that pickling it by default fails."""
 
     def __init__(self, part: str, code: int) -> None:
         super().__init__(f"{part} failed with code {code}")
@@ -45,7 +45,7 @@ class TwoArgumentsError(Exception):
 
 
 class UnpicklableError(Exception):
-    """An exception that holds a lock and cannot be pickled."""
+    """Exception with a lock, which cannot be pickled."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class UnpicklableError(Exception):
 
 
 class BadReprError(Exception):
-    """An exception whose text cannot be had."""
+    """Exception that raises in `str` and `repr`."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text either")
@@ -68,20 +68,20 @@ def _spin(duration_s: float) -> None:
 
 
 def _native_sleep(duration_s: float) -> None:
-    """Sleep in C, which returns as if it was over when a signal comes."""
+    """Sleep in C, which returns early after a signal."""
     ctypes.CDLL(None).sleep(int(duration_s))
 
 
 def _native_loop(duration_s: float) -> None:
-    """Loop in C without letting go of the interpreter lock: no Python code of this process runs meanwhile.
+    """Loop in C with the interpreter lock held, so that Python code in this process cannot run.
 
-    Lasts `duration_s` only roughly: looking at the clock would take Python code.
+    The duration is approximate, since reading the clock needs Python code.
     """
     sum(itertools.repeat(0, int(duration_s * 5e7)))
 
 
 def _native_crash() -> None:
-    # The signal ends the process as a fault in native code does; faulthandler would print a report no test wants.
+    # The signal ends the process as a fault in native code does; faulthandler would print a report.
     faulthandler.disable()
     os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -108,7 +108,7 @@ _ACTS: dict[str, Callable[[float], None]] = {
 }
 _BAD_VALUES: dict[str, tuple[int, Any]] = {
     "wrong_shape": (0, np.zeros(7)),
-    "shape_that_spreads": (0, np.zeros(1)),  # numpy would copy the one number into all five places
+    "shape_that_spreads": (0, np.zeros(1)),  # NumPy would broadcast the number to all five elements
     "wrong_dtype": (0, np.array(["not", "a", "number", "at", "all"])),
     "no_observation": (0, None),
     "wrong_key": (0, {"unheard_of": 1}),
@@ -118,31 +118,31 @@ _BAD_VALUES: dict[str, tuple[int, Any]] = {
     "unpicklable_info": (-1, {"lock": threading.Lock()}),
     "info_not_a_dict": (-1, ["not", "a", "dict"]),
 }
-"""By name the place of a value among those that `reset` or `step` returns, and what stands there instead."""
+"""By name, the index of a value among the results of `reset` or `step`, and its replacement."""
 
 FAULTS: tuple[str, ...] = (*_ERRORS, *_ACTS, *_BAD_VALUES)
-"""Every fault `FaultyEnv` knows. Those after `"native_sleep"` change what `reset` or `step` returns."""
+"""Faults of `FaultyEnv`. Those after `"native_sleep"` change the results of `reset` or `step`."""
 
 
 def once_marker(folder: str | None = None) -> str:
-    """Name a file that does not exist yet, for `FaultyEnv(once=…)`.
+    """Return the path of a file that does not exist, for `FaultyEnv(once=…)`.
 
     Args:
-        folder: Where; a new temporary folder by default.
+        folder: Folder of the file; by default a new temporary folder.
     """
     return f"{tempfile.mkdtemp(dir=folder, prefix='envfleet-once-')}/fired"
 
 
 class FaultyEnv(CountingEnv):
-    """A `CountingEnv` that fails at a chosen moment, and otherwise is one to the bit.
+    """`CountingEnv` that fails in a chosen call.
 
     Args:
-        fault: One of `FAULTS`, or `None` for none.
-        when: The call that fails.
-        nth: Fail in the n-th such call of this instance, counted from 1; 0 for every one. Of no use to `"constructor"`.
-        once: Path of a file that does not exist. The fault happens only if it can create the file: the first instance
-            to get there fails, and a rebuilt one does not.
-        duration_s: How long the faults that take time (`"hang"`, `"slow"`, `"spin"`, …) take.
+        fault: One of `FAULTS`, or `None` for an environment without faults.
+        when: Call that fails.
+        nth: Number of the call of this instance that fails, from 1; 0 lets every call fail. Ignored by `"constructor"`.
+        once: Path of a file that does not exist. The fault happens only if the file can be created, so the first
+            instance fails, and its replacement does not.
+        duration_s: Duration of faults that take time (`"hang"`, `"slow"`, `"spin"`, …).
         **counting: Arguments of `CountingEnv`.
     """
 
@@ -161,7 +161,7 @@ class FaultyEnv(CountingEnv):
         super().__init__(**counting)
         self.fault, self.when, self.nth, self.once, self.duration_s = fault, when, nth, once, duration_s
         self.calls: dict[str, int] = {}
-        self._act_up("constructor")
+        self._fail("constructor")
 
     def _is_due(self, verb: When) -> bool:
         if self.fault is None or verb != self.when:
@@ -177,8 +177,8 @@ class FaultyEnv(CountingEnv):
             return False
         return True
 
-    def _act_up(self, verb: When) -> bool:
-        """Fail if it is time to; return whether the result is to be spoilt instead."""
+    def _fail(self, verb: When) -> bool:
+        """Fail if this call must; return whether its result must be corrupted instead."""
         if not self._is_due(verb):
             return False
         if self.fault in _ERRORS:
@@ -188,33 +188,33 @@ class FaultyEnv(CountingEnv):
             _ACTS[self.fault](self.duration_s)
         return self.fault in _BAD_VALUES
 
-    def _spoil(self, values: tuple[Any, ...]) -> Any:
+    def _corrupt(self, values: tuple[Any, ...]) -> Any:
         if self.fault == "too_few_values":
             return values[:-1]
         place, value = _BAD_VALUES[cast("str", self.fault)]
-        spoilt = list(values)
-        if place < len(values) - 1:  # a reset returns no reward
-            spoilt[place] = value
-        return tuple(spoilt)
+        corrupted = list(values)
+        if place < len(values) - 1:  # the result of a reset lacks a reward
+            corrupted[place] = value
+        return tuple(corrupted)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, or fail."""
-        is_spoilt = self._act_up("reset")
+        is_corrupt = self._fail("reset")
         result: Any = super().reset(seed=seed, options=options)
-        return self._spoil(result) if is_spoilt else result  # type: ignore[no-any-return]
+        return self._corrupt(result) if is_corrupt else result  # type: ignore[no-any-return]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step, or fail."""
-        is_spoilt = self._act_up("step")
+        is_corrupt = self._fail("step")
         result: Any = super().step(action)
-        return self._spoil(result) if is_spoilt else result  # type: ignore[no-any-return]
+        return self._corrupt(result) if is_corrupt else result  # type: ignore[no-any-return]
 
     def render(self) -> Any:
         """Render, or fail."""
-        self._act_up("render")
+        self._fail("render")
         return super().render()
 
     def close(self) -> None:
         """Close, or fail."""
-        self._act_up("close")
+        self._fail("close")
         super().close()  # type: ignore[no-untyped-call]  # Gymnasium's

@@ -1,4 +1,4 @@
-"""`InfoEnv`: an environment for every kind of info a sub-environment may return."""
+"""Environment that returns every kind of info: `InfoEnv`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _sparse(index: int, count: int) -> dict[str, Any]:
 
 
 def _changing(index: int, count: int) -> dict[str, Any]:
-    """Return one key, of another type at each step but the same in every sub-environment: it cannot be learnt once."""
+    """Return a key that changes its type with each step, equally in every sub-environment."""
     values: tuple[Any, ...] = (
         index,
         index + 0.5,
@@ -55,12 +55,12 @@ def _changing(index: int, count: int) -> dict[str, Any]:
 
 
 def _reserved(index: int, count: int) -> dict[Any, Any]:
-    """Keys a vector environment has its own meaning for, and keys that are not text."""
+    """Return keys that vector environments use themselves, and keys that are not strings."""
     return {"episode": {"r": float(index), "l": count, "t": 0.5}, "_under": count, 3: count}
 
 
 def _mixed(index: int, count: int) -> dict[str, Any]:
-    """Values Gymnasium truncates, or stops at: int beside float, ints too large for int64, or that become so."""
+    """Return values that Gymnasium truncates or refuses: ints next to floats, and ints too large for int64."""
     is_odd = index % 2 == 1
     return {
         "number": index + 0.25 if is_odd else index,
@@ -74,7 +74,7 @@ def _mixed(index: int, count: int) -> dict[str, Any]:
 
 
 def _ragged(index: int, count: int) -> dict[str, Any]:
-    """Arrays of another shape in each sub-environment, which Gymnasium stops at."""
+    """Return arrays with different shapes by sub-environment, which Gymnasium refuses."""
     return {"array": np.full(index + 1, count, np.float32), "kind": [1, 2] if index % 2 else "text"}
 
 
@@ -93,11 +93,11 @@ _KINDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "ragged": _ragged,
     "unpicklable": _unpicklable,
 }
-"""By kind what makes the info of sub-environment `index` at step `count`."""
+"""By kind, the function that returns the info of sub-environment `index` at step `count`."""
 
 
 def make_info(kind: str, index: int, count: int) -> dict[str, Any]:
-    """Make the info sub-environment `index` returns at step `count`.
+    """Return the info of sub-environment `index` at step `count`.
 
     Examples:
         >>> make_info("mixed", 1, 0)["number"], make_info("mixed", 2, 0)["number"]
@@ -107,14 +107,14 @@ def make_info(kind: str, index: int, count: int) -> dict[str, Any]:
 
 
 class InfoEnv(CountingEnv):
-    """A `CountingEnv` that returns `make_info(kind, index, count)`.
+    """`CountingEnv` that returns `make_info(kind, index, count)`.
 
     Args:
-        kind: `"numbers"`, `"objects"`, `"nested"`, `"sparse"` or `"reserved"`; `"changing"`, which Gymnasium's own
-            vector environments carry only while all sub-environments are at the same step; `"mixed"`, `"ragged"` or
-            `"unpicklable"`, which they spoil or refuse.
-        index: The sub-environment's own index, which shows in the values.
-        length: Steps in an episode.
+        kind: `"numbers"`, `"objects"`, `"nested"`, `"sparse"` or `"reserved"`; `"changing"`, which Gymnasium's
+            vector environments support only while all sub-environments are at the same step; `"mixed"`, `"ragged"` or
+            `"unpicklable"`, which they corrupt or refuse.
+        index: Index of the sub-environment, which is part of the values.
+        length: Number of steps of an episode.
     """
 
     def __init__(self, kind: str, index: int = 0, length: int = 5) -> None:
