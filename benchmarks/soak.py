@@ -1,7 +1,8 @@
 """Service under bad clients, then with very many sessions: everything that must hold is checked.
 
 Every client plays episodes with numbers that are known from a local fleet, and misbehaves: it gives up before the
-answer and asks again, sends a call twice, drops the connection within a request, sends garbage, or leaves without closing.
+answer and asks again, sends a call twice, drops the connection within a request, sends garbage, or leaves without
+closing.
 """
 
 from __future__ import annotations
