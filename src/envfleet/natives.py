@@ -111,7 +111,7 @@ def _is_same(task: type[Task], name: str, value: Any) -> bool:
         return isinstance(value, (tuple, list)) and all(type(one) in (int, float) for one in value)
     if isinstance(default, float):
         return type(value) is float or (type(value) is int and name.endswith(_ANY_NUMBER))
-    return type(value) is type(default) or isinstance(value, (int, str))
+    return type(value) is type(default) or (type(default) is int and isinstance(value, str))
 
 
 def build_native(blueprint: Blueprint, reason: str) -> Engine:

@@ -194,7 +194,20 @@ _DEFAULT = Environment("", "")
 _OF_GYMNASIUM = "gymnasium.envs.mujoco."
 _OF_ENVFLEET = "envfleet.envs.mujoco."
 TASKS: dict[str, str] = {
-    f"{_OF_GYMNASIUM}half_cheetah_v5:HalfCheetahEnv": f"{_OF_ENVFLEET}half_cheetah:HalfCheetah",
+    f"{_OF_GYMNASIUM}{original}": f"{_OF_ENVFLEET}{task}"
+    for original, task in {
+        "ant_v5:AntEnv": "ant:Ant",
+        "half_cheetah_v5:HalfCheetahEnv": "runners:HalfCheetah",
+        "hopper_v5:HopperEnv": "runners:Hopper",
+        "humanoid_v5:HumanoidEnv": "humanoids:Humanoid",
+        "humanoidstandup_v5:HumanoidStandupEnv": "humanoids:HumanoidStandup",
+        "inverted_double_pendulum_v5:InvertedDoublePendulumEnv": "pendulums:InvertedDoublePendulum",
+        "inverted_pendulum_v5:InvertedPendulumEnv": "pendulums:InvertedPendulum",
+        "pusher_v5:PusherEnv": "arms:Pusher",
+        "reacher_v5:ReacherEnv": "arms:Reacher",
+        "swimmer_v5:SwimmerEnv": "runners:Swimmer",
+        "walker2d_v5:Walker2dEnv": "runners:Walker2d",
+    }.items()
 }
 """MuJoCo tasks that equal an environment in every bit, by the entry point of that environment."""
 
