@@ -73,7 +73,7 @@ def _run(plan: Sequence[tuple[Case, dict[str, Any]]], args: argparse.Namespace) 
         case.load()(Session(result, args.rounds or case.rounds, args.seconds or case.seconds, save), **options)
         save()
         sys.stderr.write("\n")
-        print(f"{case.help}\n\n{table(case, result)}\n{machine_line(result)}\n", flush=True)
+        print(f"{case.describe()}\n\n{table(case, result)}\n{machine_line(result)}\n", flush=True)
         if args.write:
             print(f"wrote the table into {write_page(case, result, ROOT)}")
     if args.plot is not None:
@@ -98,7 +98,7 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
 def _list() -> None:
     width = max(map(len, CASES))
     for case in CASES.values():
-        print(f"{case.name:{width}}  {case.help}")
+        print(f"{case.name:{width}}  {case.describe()}")
     print("\nOptions of a case are the keyword arguments of its function, for example `sizes=8,64`.")
 
 

@@ -7,12 +7,14 @@ ratios are taken within a round: load on the machine then hits both sides.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from envfleet.bench.results import Machine, describe_machine
@@ -23,49 +25,44 @@ Curve = Sequence[tuple[float, float]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Floor:
-    """Smallest acceptable ratio of two contenders in a setting."""
-
-    setting: str
-    ours: str
-    theirs: str
-    ratio: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Case:
-    """An entry of the table of cases.
+    """A row of the table of cases.
 
     Attributes:
         name: Name on the command line.
         entry: `module:function` of this package, imported when the case runs.
-        help: One line for the list of cases.
         unit: Unit of the figures.
         is_cost: Whether smaller figures are better; ratios are then inverted, so larger ratios are always better.
         rounds: Default number of rounds, or of seeds.
         seconds: Default duration of one measurement.
-        pairs: Contenders to compare, ours first; `None` stands for every other contender. Without pairs,
-            the table has a row per contender.
-        floors: Smallest acceptable ratios.
         page: Page of the documentation with a marked block for the table.
+        pairs: By contender of ours, the contenders that it is compared with. Without pairs, the table has a row per
+            contender.
+        floors: By pair of contenders and setting, the smallest acceptable ratio.
     """
 
     name: str
     entry: str
-    help: str
     unit: str = "steps/s"
     is_cost: bool = False
     rounds: int = 5
     seconds: float = 0.3
-    pairs: tuple[tuple[str, str | None], ...] = ()
-    floors: tuple[Floor, ...] = ()
     page: str = ""
+    pairs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    floors: Mapping[tuple[str, str], Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def load(self) -> Callable[..., None]:
         """Import the function."""
         module, name = self.entry.split(":")
         function: Callable[..., None] = getattr(importlib.import_module(f"benchmarks.{module}"), name)
         return function
+
+    def describe(self) -> str:
+        """Return the first line of the function's docstring, without importing it."""
+        module, name = self.entry.split(":")
+        tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+        functions = (one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name)
+        return (ast.get_docstring(next(functions)) or "").splitlines()[0]
 
     def options(self) -> dict[str, Any]:
         """Return the options with their defaults."""

@@ -1,306 +1,112 @@
-"""The table of cases."""
+"""The table of cases, the contenders that they compare, and the smallest acceptable ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.case import Case, Floor
+from benchmarks.case import Case
 
 from envfleet.machine import whole_cores
 
-_FLEETS = (
-    *(("serial", peer) for peer in ("loop", "gymnasium-sync", "sb3-dummy")),
-    *(("process", peer) for peer in ("gymnasium-async", "sb3-subproc", "envpool", "loop")),
-)
-_FLEET_FLOORS = (
-    Floor("8 × cheap", "serial", "loop", 0.75),
-    Floor("8 × cheap", "serial", "gymnasium-sync", 1.0),
-    Floor("8 × cheap", "process", "gymnasium-async", 6.0),
-    Floor("8 × cheap", "process", "sb3-subproc", 7.0),
-    Floor("8 × cheap", "process", "envpool", 1.0),
-    Floor("64 × cheap", "process", "gymnasium-async", 15.0),
-    Floor("64 × cheap", "process", "sb3-subproc", 15.0),
-    Floor("64 × hockey", "process", "loop", 0.9 * whole_cores()),
-    Floor("64 × lunar", "process", "loop", 0.9 * whole_cores()),
-)
-_BENCHMARKS = "docs/benchmarks.md"
+_TABLE = """
+name           | function                     | unit              | better | rounds | seconds | page
+fleet          | fleets:compare_fleets        | steps/s           | more   | 3      | 0.3     | benchmarks.md
+busy           | fleets:compare_busy          | steps/s           | more   | 5      | 0.3     | benchmarks.md
+serial         | fleets:compare_serial        | ns per transition | less   | 80     | 0.3     |
+policy         | fleets:compare_policy        | ms                | less   | 20     | 0.3     |
+end-to-end     | fleets:compare_end_to_end    | transitions/s     | more   | 3      | 0.3     |
+kernels        | kernels:compare_cartpole     | steps/s           | more   | 5      | 0.2     | benchmarks.md
+limits         | roofline:measure_limits      | ns per transition | less   | 5      | 0.3     | kernels.md
+games          | kernels:compare_games        | steps/s           | more   | 5      | 0.2     | benchmarks.md
+hockey         | kernels:compare_hockey       | steps per CPU s   | more   | 3      | 0.3     |
+compiling      | kernels:measure_compiling    | CPU s             | less   | 1      | 0.3     |
+cuda           | cuda:compare_cuda            | steps/s           | more   | 3      | 0.3     | benchmarks.md
+rollout        | rollouts:compare_loops       | steps/s           | more   | 12     | 0.1     |
+gymnax         | rollouts:compare_gymnax      | steps/s           | more   | 12     | 0.1     |
+ppo            | rollouts:compare_ppo         | samples/s         | more   | 7      | 3.0     |
+updates        | updates:compare_updates      | ms                | less   | 25     | 0.3     | training.md
+training       | training:compare_training    | transitions/s     | more   | 3      | 3.0     | training.md
+agents         | learning:compare_agents      | return            | more   | 3      | 0.3     | agents.md
+curves         | learning:compare_curves      | return            | more   | 3      | 0.3     | benchmarks.md
+masks          | learning:compare_masks       | return            | more   | 3      | 0.3     |
+strength       | strength:measure_strength    | % won             | more   | 3      | 0.3     | strength.md
+equal-strength | strength:compare_counts      | % won             | more   | 3      | 0.3     | training.md
+turbofan       | strength:compare_turbofan    | return            | more   | 1      | 0.3     | turbofan.md
+ray            | ray_fleets:compare_ray       | steps of all/s    | more   | 7      | 1.0     | benchmarks.md
+rllib          | rllib:compare_rllib          | CPU s             | less   | 3      | 0.3     | guides/rllib.md
+rllib-learning | rllib:compare_learning       | return            | more   | 3      | 0.3     | guides/rllib.md
+remote         | remote:compare_protocols     | CPU ms per step   | less   | 3      | 2.0     | guides/remote.md
+soak           | soak:run_soak                | figure            | less   | 1      | 60.0    |
+third-party    | third_party:compare_packages |                   | more   | 1      | 0.3     | concepts/third-party.md
+"""
 
-_CASES = (
-    Case(
-        "fleet",
-        "fleets:compare_fleets",
-        "Fleets against a bare loop, Gymnasium, Stable-Baselines3 and EnvPool (20 minutes)",
-        rounds=3,
-        pairs=_FLEETS,
-        floors=_FLEET_FLOORS,
-        page=_BENCHMARKS,
-    ),
-    Case(
-        "busy",
-        "fleets:compare_busy",
-        "First steps of 8 CartPoles next to busy loops, against AsyncVectorEnv",
-        pairs=(("AsyncFleet", "AsyncVectorEnv"),),
-        floors=tuple(
-            Floor(f"first {steps} steps, {loops} busy loops", "AsyncFleet", "AsyncVectorEnv", 0.8)
-            for steps in (50, 500)
-            for loops in (0, 8, 24)
-        ),
-        page=_BENCHMARKS,
-    ),
-    Case(
-        "serial",
-        "fleets:compare_serial",
-        "A serial fleet of 8 CartPoles against the bare loop, in CPU time",
-        unit="ns per transition",
-        is_cost=True,
-        rounds=80,
-        pairs=(("serial", "loop"),),
-    ),
-    Case(
-        "policy",
-        "fleets:compare_policy",
-        "A policy that uses all cores, between the steps of a process fleet and alone",
-        unit="ms",
-        is_cost=True,
-        rounds=20,
-        pairs=(("between steps", "alone"),),
-    ),
-    Case(
-        "end-to-end",
-        "fleets:compare_end_to_end",
-        "Stable-Baselines3's PPO with our vector environment and with its own",
-        unit="transitions/s",
-        rounds=3,
-        pairs=(("FleetVecEnv", None),),
-    ),
-    Case(
-        "kernels",
-        "kernels:compare_cartpole",
-        "CartPole as a kernel against EnvPool, CartPoleVectorEnv and the bare loop",
-        seconds=0.2,
-        pairs=tuple(("kernel", peer) for peer in ("EnvPool", "EnvPool, 1 thread", "CartPoleVectorEnv", "loop")),
-        floors=(
-            Floor("8", "kernel", "EnvPool", 15.0),
-            Floor("1,024", "kernel", "EnvPool", 80.0),
-            Floor("131,072", "kernel", "EnvPool", 150.0),
-        ),
-        page=_BENCHMARKS,
-    ),
-    Case(
-        "limits",
-        "roofline:measure_limits",
-        "CartPole as a kernel against the limits of the machine",
-        unit="ns per transition",
-        page="docs/kernels.md",
-    ),
-    Case(
-        "games",
-        "kernels:compare_games",
-        "Every kernel against its original, EnvPool, gymnax and pgx (8 minutes)",
-        seconds=0.2,
-        pairs=(("kernel", None),),
-        page=_BENCHMARKS,
-    ),
-    Case(
-        "hockey",
-        "kernels:compare_hockey",
-        "Compiled hockey against Box2D, in CPU time",
-        rounds=3,
-        pairs=(("4,096 compiled", "Box2D"), ("256 compiled", "Box2D"), ("1 compiled", "Box2D")),
-    ),
-    Case(
-        "compiling",
-        "kernels:measure_compiling",
-        "First use of kernels and of agents' updates, with an empty and a full cache",
-        unit="CPU s",
-        is_cost=True,
-        pairs=(("full cache", "empty cache"),),
-    ),
-    Case(
-        "cuda",
-        "cuda:compare_cuda",
-        "CartPole as a kernel on a GPU, against gymnax and the CPU",
-        rounds=3,
-        pairs=(
-            ("step", "gymnax step"),
-            ("step", "CPU"),
-            ("graph", None),
-            ("random", None),
-            ("network", "gymnax network"),
-        ),
-        page=_BENCHMARKS,
-    ),
-    Case(
-        "rollout",
-        "rollouts:compare_loops",
-        "Fused rollouts against Python loops of steps",
-        rounds=12,
-        seconds=0.1,
-        pairs=(("fused", None),),
-    ),
-    Case(
-        "gymnax",
-        "rollouts:compare_gymnax",
-        "Fused rollouts of a network against gymnax, one core each",
-        rounds=12,
-        seconds=0.1,
-        pairs=(("envfleet", "gymnax"),),
-    ),
-    Case(
-        "ppo",
-        "rollouts:compare_ppo",
-        "PPO on a kernel, learning included, against PPO in JAX, one core each",
-        unit="samples/s",
-        rounds=7,
-        seconds=3.0,
-        pairs=(("agent", "JAX"), ("tutorial", "JAX")),
-    ),
-    Case(
-        "updates",
-        "updates:compare_updates",
-        "Gradient updates against torch, Stable-Baselines3 and the first edition (4 minutes)",
-        unit="ms",
-        is_cost=True,
-        rounds=25,
-        pairs=(("compiled", None),),
-        page="docs/training.md",
-    ),
-    Case(
-        "training",
-        "training:compare_training",
-        "Training of hockey with more sub-environments, and next to the first edition (4 minutes)",
-        unit="transitions/s",
-        rounds=3,
-        seconds=3.0,
-        pairs=(
-            *((str(count), "1") for count in (2, 4, 8, 16)),
-            *((str(count), f"first edition, {count}") for count in (2, 4, 8, 16)),
-        ),
-        page="docs/training.md",
-    ),
-    Case(
-        "agents",
-        "learning:compare_agents",
-        "Agents on Pendulum and CartPole next to Stable-Baselines3's (15 CPU minutes)",
-        unit="return",
-        rounds=3,
-        page="docs/agents.md",
-    ),
-    Case(
-        "curves",
-        "learning:compare_curves",
-        "Training returns on four tasks next to Stable-Baselines3's (an hour of CPU)",
-        unit="return",
-        rounds=3,
-        page=_BENCHMARKS,
-    ),
-    Case(
-        "masks",
-        "learning:compare_masks",
-        "PPO at 2048 with the mask of allowed actions, and without (6 minutes)",
-        unit="return",
-        rounds=3,
-    ),
-    Case(
-        "strength",
-        "strength:measure_strength",
-        "Games of hockey won after some minutes of training (40 minutes)",
-        unit="% won",
-        rounds=3,
-        page="docs/strength.md",
-    ),
-    Case(
-        "equal-strength",
-        "strength:compare_counts",
-        "Strength after equally many transitions with 1 and 8 sub-environments (15 CPU minutes)",
-        unit="% won",
-        rounds=3,
-        page="docs/training.md",
-    ),
-    Case(
-        "turbofan",
-        "strength:compare_turbofan",
-        "PPO against the turbofan's threshold policy (a minute)",
-        unit="return",
-        page="docs/turbofan.md",
-    ),
-    Case(
-        "ray",
-        "ray_fleets:compare_ray",
-        "Fleets on Ray against plain actor calls and RayEnvWrapper's scheme (5 minutes)",
-        unit="steps of all/s",
-        rounds=7,
-        seconds=1.0,
-        pairs=tuple(
-            (ours, theirs)
-            for ours in ("shared memory", "TCP", "TCP, in flight", "wrapper")
-            for theirs in ("plain calls", "original", "process")
-            if "TCP" not in ours or theirs != "process"
-        ),
-        floors=(
-            Floor("CartPole, near, 2 × 4", "shared memory", "original", 10.0),
-            Floor("CartPole, near, 2 × 64", "shared memory", "original", 4.0),
-            Floor("CartPole, near, 2 × 4", "shared memory", "plain calls", 10.0),
-            Floor("CartPole, near, 2 × 4", "shared memory", "process", 0.9),
-            Floor("CartPole, near, 2 × 64", "shared memory", "process", 0.9),
-            Floor("CartPole, near, 2 × 4", "wrapper", "original", 15.0),
-            Floor("CartPole, near, 2 × 64", "wrapper", "original", 3.5),
-            Floor("CartPole, far, 2 × 4", "TCP", "plain calls", 6.5),
-            Floor("CartPole, far, 2 × 64", "TCP", "plain calls", 3.0),
-            Floor("simulator, far, 4 × 2", "TCP, in flight", "plain calls", 1.2),
-        ),
-        page=_BENCHMARKS,
-    ),
-    Case(
-        "rllib",
-        "rllib:compare_rllib",
-        "Packed batches in RLlib against its own `vec` (half an hour)",
-        unit="CPU s",
-        is_cost=True,
-        rounds=3,
-        pairs=(("packed_vec", None),),
-        floors=(
-            Floor("1,000, iteration", "packed_vec", "vec", 2.8),
-            Floor("1,000, sampling and connectors", "packed_vec", "vec", 12.0),
-        ),
-        page="docs/guides/rllib.md",
-    ),
-    Case(
-        "rllib-learning",
-        "rllib:compare_learning",
-        "PPO by RLlib, by packed batches and by our agent (15 minutes)",
-        unit="return",
-        rounds=3,
-        page="docs/guides/rllib.md",
-    ),
-    Case(
-        "remote",
-        "remote:compare_protocols",
-        "Fleets of a service against the episode protocol, in CPU time of both ends (2 minutes)",
-        unit="CPU ms per step of all",
-        is_cost=True,
-        rounds=3,
-        seconds=2.0,
-        pairs=(("fleet protocol", "episode protocol"),),
-        floors=(
-            Floor("64 engines", "fleet protocol", "episode protocol", 8.0),
-            Floor("1,024 engines", "fleet protocol", "episode protocol", 20.0),
-        ),
-        page="docs/guides/remote.md",
-    ),
-    Case(
-        "soak",
-        "soak:run_soak",
-        "A service under bad clients, and with 10,000 sessions (minutes)",
-        unit="figure",
-        seconds=60.0,
-    ),
-    Case(
-        "third-party",
-        "third_party:compare_environments",
-        "Environments of other packages, in the environment of `make thirdparty` (15 minutes)",
-        page="docs/concepts/third-party.md",
-    ),
-)
-CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
+_COUNTS = ("2", "4", "8", "16")
+_PAIRS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "fleet": {
+        "serial": ("loop", "gymnasium-sync", "sb3-dummy"),
+        "process": ("gymnasium-async", "sb3-subproc", "envpool", "loop"),
+    },
+    "busy": {"AsyncFleet": ("AsyncVectorEnv",)},
+    "serial": {"serial": ("loop",)},
+    "policy": {"between steps": ("alone",)},
+    "end-to-end": {"FleetVecEnv": ("DummyVecEnv", "SubprocVecEnv")},
+    "kernels": {"kernel": ("EnvPool", "EnvPool, 1 thread", "CartPoleVectorEnv", "loop")},
+    "games": {"kernel": ("loop", "EnvPool", "JAX")},
+    "hockey": {"4,096 compiled": ("Box2D",), "256 compiled": ("Box2D",), "1 compiled": ("Box2D",)},
+    "compiling": {"full cache": ("empty cache",)},
+    "cuda": {"step": ("gymnax step", "CPU"), "graph": (), "random": (), "network": ("gymnax network",), "limit": ()},
+    "rollout": {"fused": ("loop, numpy", "loop, torch")},
+    "gymnax": {"envfleet": ("gymnax",)},
+    "ppo": {"agent": ("JAX",), "tutorial": ("JAX",)},
+    "updates": {"compiled": ("torch", "sb3", "plain", "first")},
+    "training": {count: ("1", f"first edition, {count}") for count in _COUNTS},
+    "ray": {
+        "shared memory": ("plain calls", "original", "process"),
+        "TCP": ("plain calls", "original"),
+        "TCP, in flight": ("plain calls", "original"),
+        "wrapper": ("original",),
+    },
+    "rllib": {"packed_vec": ("vec", "sketch")},
+    "remote": {"fleet protocol": ("episode protocol",)},
+}
+"""By case, our contenders and those that they are compared with; cases without an entry list all figures."""
+
+_CORES = 0.9 * whole_cores()  # a worker per core, against one core of the bare loop
+_FLOORS: Mapping[str, Mapping[tuple[str, str], Mapping[str, float]]] = {
+    "fleet": {
+        ("serial", "loop"): {"8 × cheap": 0.75},
+        ("serial", "gymnasium-sync"): {"8 × cheap": 1.0},
+        ("process", "gymnasium-async"): {"8 × cheap": 6.0, "64 × cheap": 15.0},
+        ("process", "sb3-subproc"): {"8 × cheap": 7.0, "64 × cheap": 15.0},
+        ("process", "envpool"): {"8 × cheap": 1.0},
+        ("process", "loop"): {"64 × hockey": _CORES, "64 × lunar": _CORES},
+    },
+    "busy": {
+        ("AsyncFleet", "AsyncVectorEnv"): {
+            f"first {steps} steps, {loops} busy loops": 0.8 for steps in (50, 500) for loops in (0, 8, 24)
+        },
+    },
+    "kernels": {("kernel", "EnvPool"): {"8": 15.0, "1,024": 80.0, "131,072": 150.0}},
+    "ray": {
+        ("shared memory", "plain calls"): {"CartPole, near, 2 × 4": 10.0},
+        ("shared memory", "original"): {"CartPole, near, 2 × 4": 10.0, "CartPole, near, 2 × 64": 4.0},
+        ("shared memory", "process"): {"CartPole, near, 2 × 4": 0.9, "CartPole, near, 2 × 64": 0.9},
+        ("wrapper", "original"): {"CartPole, near, 2 × 4": 15.0, "CartPole, near, 2 × 64": 3.5},
+        ("TCP", "plain calls"): {"CartPole, far, 2 × 4": 6.5, "CartPole, far, 2 × 64": 3.0},
+        ("TCP, in flight", "plain calls"): {"simulator, far, 4 × 2": 1.2},
+    },
+    "rllib": {("packed_vec", "vec"): {"1,000, iteration": 2.8, "1,000, sampling and connectors": 12.0}},
+    "remote": {("fleet protocol", "episode protocol"): {"64 engines": 8.0, "1,024 engines": 20.0}},
+}
+"""By case and pair, the smallest acceptable ratio in a setting."""
+
+
+def _case(line: str) -> Case:
+    name, entry, unit, better, rounds, seconds, page = (cell.strip() for cell in line.split("|"))
+    is_cost, path = better == "less", f"docs/{page}" if page else ""
+    pairs, floors = _PAIRS.get(name, {}), _FLOORS.get(name, {})
+    return Case(name, entry, unit, is_cost, int(rounds), float(seconds), path, pairs, floors)
+
+
+CASES: Mapping[str, Case] = {case.name: case for case in map(_case, _TABLE.strip().splitlines()[1:])}
 """Cases by name."""

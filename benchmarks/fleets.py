@@ -40,7 +40,15 @@ def compare_fleets(
     backends: tuple[str, ...] = ("serial", "thread", "process", "auto"),
     loops: tuple[int, ...] = (0,),
 ) -> None:
-    """Compare steps per second; a workload is a built-in one or the id of an environment."""
+    """Compare fleets with a bare loop, Gymnasium, Stable-Baselines3 and EnvPool.
+
+    Args:
+        session: Session of the case.
+        workloads: Built-in workloads, or ids of environments.
+        sizes: Numbers of sub-environments, where `SIZES` has none.
+        backends: Backends of envfleet.
+        loops: Numbers of busy loops that run next to the contenders.
+    """
     for name in workloads:
         workload = resolve(name)
         try:
@@ -88,7 +96,7 @@ def compare_busy(
     num_envs: int = 8,
     env: str = "CartPole-v1",
 ) -> None:
-    """Compare the first steps of a new fleet with those of `AsyncVectorEnv` next to busy loops."""
+    """Compare the first steps of a new fleet with those of AsyncVectorEnv, next to busy loops."""
     make_envs = [functools.partial(gymnasium.make, env)] * num_envs
 
     def measure(kind: Callable[[Any], Any], num_steps: int) -> float:
@@ -111,7 +119,7 @@ def compare_busy(
 
 
 def compare_serial(session: Session, *, num_envs: int = 8, steps: int = 256) -> None:
-    """Compare the CPU time of this thread per transition: a serial fleet and the bare loop."""
+    """Compare a serial fleet with the bare loop, in CPU time per transition."""
     workload = resolve("cheap", {})
     actions = draw_actions(workload.build().action_space, num_envs)
 
@@ -133,7 +141,7 @@ def compare_serial(session: Session, *, num_envs: int = 8, steps: int = 256) -> 
 
 
 def compare_policy(session: Session, *, milliseconds: tuple[float, ...] = (0.1, 1.0, 5.0), num_envs: int = 8) -> None:
-    """Time a policy that uses all cores, alone and between the steps of a process fleet.
+    """Compare the time of a policy that uses all cores, between the steps of a process fleet and alone.
 
     Workers that spin while they wait must not slow it down.
     """
@@ -187,7 +195,7 @@ def compare_end_to_end(
     steps: int = 128,
     updates: int = 4,
 ) -> None:
-    """Compare the wall time of Stable-Baselines3's PPO, changing only the vector environment."""
+    """Compare Stable-Baselines3's PPO with our vector environment and with its own."""
     vec_env = importlib.import_module("stable_baselines3.common.vec_env")
     sb3 = importlib.import_module("envfleet.adapters.sb3")
     kinds = {"FleetVecEnv": sb3.FleetVecEnv, "DummyVecEnv": vec_env.DummyVecEnv, "SubprocVecEnv": vec_env.SubprocVecEnv}

@@ -111,7 +111,7 @@ def measure(session: Session, setting: str, contenders: dict[str, Any], others: 
 
 
 def compare_cartpole(session: Session, *, sizes: tuple[int, ...] = (1, 8, 1024, 131_072)) -> None:
-    """Compare CartPole as a kernel with all other ways to step it; one step of one sub-environment is a call."""
+    """Compare CartPole as a kernel with EnvPool, Gymnasium's CartPoleVectorEnv and the bare loop."""
     kernel = functools.partial(kernel_fleet, "envfleet/CartPole-v1")
     for num_envs in sizes:
         contenders = {"kernel": kernel(num_envs), "kernel, copy=False": kernel(num_envs, copy=False)}
@@ -194,9 +194,10 @@ def compare_games(
     games: tuple[str, ...] = tuple(one.name for one in GAMES),
     jax: str = "",
 ) -> None:
-    """Compare every kernel with its peers; `jax` is an interpreter that has gymnax, pgx and JAX.
+    """Compare every kernel with its original, EnvPool, gymnax and pgx.
 
-    The loop over the original has 8 environments, because its rate hardly depends on their number.
+    `jax` is an interpreter that has gymnax, pgx and JAX. The loop over the original has 8 environments, because its
+    rate hardly depends on their number.
     """
     for game, num_envs in itertools.product((game for game in GAMES if game.name in games), sizes):
         contenders = {"kernel": kernel_fleet(f"envfleet/{game.name}", num_envs)}
@@ -213,7 +214,7 @@ def compare_games(
 
 
 def compare_hockey(session: Session, *, sizes: tuple[int, ...] = (1, 256, 4096)) -> None:
-    """Compare compiled hockey with Box2D: steps per second of CPU time of this process."""
+    """Compare compiled hockey with Box2D, in steps per second of CPU time."""
     from envfleet.envs.hockey import BasicOpponent, HockeyEnv
     from envfleet.envs.hockey.constants import AGENT, STRONG, WEAK
     from envfleet.envs.hockey.kernel.game import Hockey
@@ -272,7 +273,10 @@ print(time.process_time() - start_s)
 def measure_compiling(
     session: Session, *, names: tuple[str, ...] = ("envfleet/CartPole-v1", "envfleet/Hockey-v0", "SAC", "DDDQN")
 ) -> None:
-    """Measure the CPU time of a kernel's first `make` and `reset`, or of an agent's first update, without imports."""
+    """Measure the first use of kernels and of agents' updates, with an empty and a full cache.
+
+    The figure is the CPU time of `make` and `reset`, or of an update, without imports.
+    """
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             for cache in ("empty cache", "full cache"):

@@ -133,7 +133,10 @@ LONG_TASKS = {
 
 
 def compare_agents(session: Session, *, tasks: tuple[str, ...] = tuple(TASKS)) -> None:
-    """Compare returns of evaluations: 50 episodes with fixed seeds, without exploration."""
+    """Compare agents on Pendulum and CartPole with Stable-Baselines3's.
+
+    The figure is the last evaluation: 50 episodes with fixed seeds, without exploration.
+    """
     torch.set_num_threads(1)
     for name in tasks:
         task = TASKS[name]
@@ -304,7 +307,9 @@ def compare_curves(
     transitions: int = 0,
     sides: tuple[str, ...] = ("envfleet", "Stable-Baselines3"),
 ) -> None:
-    """Compare returns of training episodes: means over the last tenth of the budget.
+    """Compare training returns on four tasks with Stable-Baselines3's.
+
+    The figure is the mean over the last tenth of the budget.
 
     Args:
         session: Session of the case.

@@ -185,7 +185,10 @@ def fleet(setting: Setting, *, in_flight: bool = False, **options: Any) -> Itera
 
 
 def compare_ray(session: Session, *, nodes: tuple[str, ...] = ("near", "far")) -> None:
-    """Compare steps of all sub-environments per second; `far` workers are on the other node, reached by TCP."""
+    """Compare fleets on Ray with plain actor calls and RayEnvWrapper's scheme.
+
+    `far` workers are on the other node and are reached by TCP.
+    """
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     cluster.add_node(num_cpus=2, resources={"far": 1})
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)

@@ -76,10 +76,11 @@ class EpisodeClient:
 def compare_protocols(
     session: Session, *, sizes: tuple[int, ...] = (4, 64, 1024, 16_384), clients: tuple[int, ...] = (1, 8, 32)
 ) -> None:
-    """Compare milliseconds of CPU time of both ends per step of all engines; the notes are transitions per second.
+    """Compare the fleet protocol of a service with the episode protocol, in CPU time of both ends.
 
-    Both ends share the cores, so CPU time is compared, which does not depend on waiting for a core. The last settings
-    are milliseconds of wall time of a step of 64 engines with several clients at once.
+    The notes are transitions per second. Both ends share the cores, so CPU time is compared, which does not depend on
+    waiting for a core. The last settings are milliseconds of wall time of a step of 64 engines with several clients
+    at once.
     """
     with serve() as (url, token, service):
         for num_envs in sizes:

@@ -6,9 +6,9 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.case import Case, Record, Result
 
@@ -25,14 +25,24 @@ def table(case: Case, result: Result) -> str:
     """Return the Markdown table of a result, followed by the floors of its case."""
     rows = _ratio_rows(case, result) if case.pairs else _contender_rows(case, result)
     head, *body = [f"| {' | '.join(row)} |" for row in rows]
-    lines = [head, "|---" * len(rows[0]) + "|", *body]
-    floors = [line for floor in case.floors if (line := _floor(case, result, floor))]
-    return "\n".join([*lines, *([""] if floors else []), *(line for line, _ in floors)]) + "\n"
+    floors = [
+        f"- {'met' if value >= floor else 'MISSED'}: {ours} ÷ {theirs}, {setting}: {value:.2f}, at least {floor:.2f}"
+        for (ours, theirs), setting, value, floor in _floors(case, result)
+    ]
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body, *([""] if floors else []), *floors]) + "\n"
 
 
 def misses_floor(case: Case, result: Result) -> bool:
     """Return whether a measured ratio is below its floor."""
-    return any(found is not None and not found[1] for found in (_floor(case, result, one) for one in case.floors))
+    return any(value < floor for _, _, value, floor in _floors(case, result))
+
+
+def _floors(case: Case, result: Result) -> Iterator[tuple[tuple[str, str], str, float, float]]:
+    """Yield pair, setting, measured ratio and floor."""
+    for pair, settings in case.floors.items():
+        for setting, floor in settings.items():
+            if (value := ratio(case, result, setting, *pair)) is not None:
+                yield pair, setting, value, floor
 
 
 def ratio(case: Case, result: Result, setting: str, ours: str, theirs: str) -> float | None:
@@ -46,15 +56,9 @@ def ratio(case: Case, result: Result, setting: str, ours: str, theirs: str) -> f
 
 def _ratio_rows(case: Case, result: Result) -> list[list[str]]:
     """Return a row per setting: our figures, then their ratios to the peers'."""
-    contenders = list(dict.fromkeys(one.contender for one in result.records))
-    all_ours = dict.fromkeys(ours for ours, _ in case.pairs)
-    pairs = [
-        (ours, theirs)
-        for ours, peer in case.pairs
-        for theirs in ([peer] if peer else [name for name in contenders if name not in all_ours])
-        if ours in contenders and theirs in contenders
-    ]
-    shown = [name for name in all_ours if name in contenders]
+    contenders = {one.contender for one in result.records}
+    shown = [ours for ours in case.pairs if ours in contenders]
+    pairs = [(ours, theirs) for ours in shown for theirs in case.pairs[ours] if theirs in contenders]
     notes = list(dict.fromkeys(key for one in result.records for key in one.notes))
     rows = [
         [
@@ -88,15 +92,6 @@ def _contender_rows(case: Case, result: Result) -> list[list[str]]:
         cells = [value] if has_values else []
         rows.append([one.setting, one.contender, *cells, *(one.notes.get(key, "") for key in notes)])
     return rows
-
-
-def _floor(case: Case, result: Result, floor: Any) -> tuple[str, bool] | None:
-    value = ratio(case, result, floor.setting, floor.ours, floor.theirs)
-    if value is None:
-        return None
-    is_met = value >= floor.ratio
-    text = f"{floor.ours} ÷ {floor.theirs}, {floor.setting}: {value:.2f}, at least {floor.ratio:.2f}"
-    return f"- {'met' if is_met else 'MISSED'}: {text}", is_met
 
 
 def number(value: float) -> str:

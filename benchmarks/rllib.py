@@ -111,9 +111,10 @@ def compare_rllib(
     batch_size: int = 100_000,
     threads: int = os.cpu_count() or 1,
 ) -> None:
-    """Compare CPU seconds of the parts of an iteration, each contender in a separate process.
+    """Compare packed batches in RLlib with its own `vec`, in CPU seconds per iteration.
 
-    `network` is the share of sampling and connectors that the networks take. The notes are wall-clock seconds.
+    Each contender has a separate process. `network` is the share of sampling and connectors that the networks take.
+    The notes are wall-clock seconds.
     """
     for num_envs in sizes:
         for name in contenders:
@@ -145,7 +146,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def compare_learning(session: Session, *, tasks: tuple[str, ...] = tuple(TASKS)) -> None:
-    """Compare returns of PPO from equally many samples: RLlib's `vec`, `packed_vec`, and our own agent."""
+    """Compare returns of PPO by RLlib's `vec`, by `packed_vec`, and by our agent."""
     import torch
 
     from envfleet.rllib.experiments.training import quiet_ray

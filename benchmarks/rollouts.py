@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -29,7 +30,7 @@ def make_layers(*sizes: int) -> Layers:
 
 
 def compare_loops(session: Session, *, sizes: tuple[int, ...] = (8, 1024, 131_072)) -> None:
-    """Compare fused rollouts with Python loops of steps that keep the same arrays."""
+    """Compare fused rollouts with Python loops of steps that store the same arrays."""
     layers = make_layers(4, 64, 64, 2)
     for num_envs in sizes:
         num_steps = max(32, STEPS // num_envs)
@@ -93,7 +94,11 @@ def _loop(fleet: Any, choose: Any, arrays: list[np.ndarray]) -> None:
 
 
 def compare_gymnax(session: Session, *, jax: str = "", sizes: tuple[int, ...] = (1024, 16_384)) -> None:
-    """Compare rollouts of a network of 2 × 64 that draws its actions, one core each; `jax` has gymnax and JAX."""
+    """Compare rollouts of a network of 2 × 64 with gymnax, one core each.
+
+    `jax` is an interpreter that has gymnax and JAX. The note is the share of what one core makes in torch's products of
+    large matrices.
+    """
     policy = MLP(make_layers(4, 64, 64, 2), head="categorical")
     for num_envs in sizes:
         num_steps = STEPS // num_envs
@@ -109,10 +114,27 @@ def compare_gymnax(session: Session, *, jax: str = "", sizes: tuple[int, ...] = 
                 "gymnax": functools.partial(peer.ask, session.seconds),
             }
             session.compare(f"{num_envs:,}", contenders)
+            rates = session.find(f"{num_envs:,}", "envfleet")
+            if rates is not None:
+                share = {"share of peak": f"{2 * (4 * 64 + 64 * 64 + 64 * 2) * max(rates.values) / _peak():.0%}"}
+                session.add(dataclasses.replace(rates, notes=share))
+
+
+def _peak() -> float:
+    """Return float32 operations per second of one core in a product of large matrices."""
+    import torch
+
+    torch.set_num_threads(1)
+    matrix = torch.ones((1024, 1024))
+    measure = rate_of(lambda: matrix @ matrix, 2 * 1024**3, 0.3)
+    return max(measure() for _ in range(5))
 
 
 def compare_ppo(session: Session, *, jax: str = "", sizes: tuple[int, ...] = (64, 1024)) -> None:
-    """Compare samples per second of PPO, learning included, one core each; `jax` has gymnax and JAX."""
+    """Compare PPO on a kernel, learning included, with PPO in JAX on gymnax, one core each.
+
+    `jax` is an interpreter that has gymnax and JAX.
+    """
     import torch
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])

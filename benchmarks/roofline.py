@@ -120,7 +120,7 @@ def measure_limits(
     sizes: tuple[int, ...] = (1, 8, 1024, 8192, 131_072, 1_048_576),
     threads: tuple[int, ...] = (1, 2),
 ) -> None:
-    """Measure nanoseconds per transition of CartPole and the bounds by calls, arithmetic and memory."""
+    """Compare CartPole as a kernel with the limits of the machine: calls, arithmetic and memory."""
     work = count_work(CartPole, 1)
     values = functools.partial(np.linspace, 1.0, 2.0, 1024)
     with kernel_fleet("envfleet/CartPole-v1", 1, workers=1) as one:

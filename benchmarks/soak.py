@@ -171,7 +171,7 @@ def _seq(response: httpx.Response) -> int:
 def run_soak(
     session: Session, *, clients: int = 12, sessions: int = 10_000, timed: tuple[int, ...] = (1, 8, 32)
 ) -> None:
-    """Run bad clients for `--seconds`, time steps with several clients, and hold sessions; exit with 1 on a fault."""
+    """Check a service under bad clients and with many sessions; exit with 1 on a fault."""
     with serve() as (url, admin, service):
         tokens = _make_tokens(url, admin)
         tally = _run_clients(url, tokens, service, clients, session.seconds)

@@ -55,7 +55,7 @@ def measure_strength(
     games: int = 2000,
     engines: tuple[str, ...] = ("compiled", "box2d"),
 ) -> None:
-    """Measure how many games an agent wins after so many minutes of training with one thread.
+    """Measure how many games of hockey an agent wins after some minutes of training.
 
     Args:
         session: Session of the case.
@@ -91,7 +91,7 @@ def compare_counts(
     num_envs: tuple[int, ...] = (1, 8),
     games: int = 1000,
 ) -> None:
-    """Compare the strength after equally many transitions and updates with one and with several sub-environments."""
+    """Compare the strength after equally many transitions with one and with several sub-environments."""
     torch.set_num_threads(1)
     content: dict[str, Any] = json.loads(find_config(config).read_text(encoding="utf-8"))
     content["curriculum"]["phases"][0].update(transitions=transitions, episodes=None)
@@ -123,7 +123,7 @@ def _compare_means(session: Session, config: str, num_envs: tuple[int, ...]) -> 
 
 
 def compare_turbofan(session: Session, *, run: str = "", engines: int = 4000) -> None:
-    """Compare a run of PPO with the threshold policy, on engines with seeds that training never used.
+    """Compare PPO with the turbofan's threshold policy, on engines that training never saw.
 
     Args:
         session: Session of the case.

@@ -121,8 +121,8 @@ ENVIRONMENTS = {
 }
 
 
-def compare_environments(session: Session, *, names: tuple[str, ...] = tuple(ENVIRONMENTS)) -> None:
-    """Compare the environments of installed packages."""
+def compare_packages(session: Session, *, names: tuple[str, ...] = tuple(ENVIRONMENTS)) -> None:
+    """Compare fleets of other packages' environments with Gymnasium's vector environments."""
     for name in names:
         session.progress(name)
         try:

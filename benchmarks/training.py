@@ -41,7 +41,7 @@ def compare_training(  # noqa: PLR0913 (one parameter per option)
     workers: int = 0,
     first: str = "",
 ) -> None:
-    """Compare transitions per second with those of one sub-environment.
+    """Compare training of hockey with several sub-environments, with one, and with the first edition.
 
     The setting `acting` makes no gradient updates. Notes are microseconds per transition by what they were spent on,
     and the ratio to one sub-environment that would be reached if everything but gradient updates cost nothing.

@@ -43,7 +43,10 @@ def compare_updates(
     first: str = "",
     wall: bool = False,
 ) -> None:
-    """Compare milliseconds of CPU time per update; `first` is a checkout of the first edition, commit 4775889."""
+    """Compare gradient updates with torch, Stable-Baselines3 and the first edition, in CPU time.
+
+    `first` is a checkout of the first edition, commit 4775889.
+    """
     variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     sides = ["compiled", "torch", "plain", "sb3", *(["first"] if first else [])]
     for width in widths:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from benchmarks.__main__ import ROOT, main
-from benchmarks.case import Case, Floor, Record, Session, Trained, parse_options, start
+from benchmarks.case import Case, Record, Session, Trained, parse_options, start
 from benchmarks.cases import CASES
 from benchmarks.report import misses_floor, plot, read_json, table, write_json, write_page
 
@@ -24,6 +24,7 @@ def result_of(case: Case, *records: Record) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_loads(name: str) -> None:
     defaults = CASES[name].options()
+    assert CASES[name].describe().endswith(".")
     given = [(option, "1") for option in defaults]
     assert parse_options(defaults, given).keys() == defaults.keys()
 
@@ -56,10 +57,10 @@ def test_wrong_words_are_refused(words: list[str]) -> None:
 
 def test_a_ratio_is_the_median_over_rounds() -> None:
     records = Record("8", "ours", [2.0, 9.0, 4.0]), Record("8", "theirs", [1.0, 1.0, 4.0])
-    rates = Case("a", "", "", pairs=(("ours", None),), floors=(Floor("8", "ours", "theirs", 3.0),))
+    rates = Case("a", "", pairs={"ours": ("theirs",)}, floors={("ours", "theirs"): {"8": 3.0}})
     assert "| 8 | 4 | 2 × |" in table(rates, result_of(rates, *records))
     assert misses_floor(rates, result_of(rates, *records))
-    costs = Case("a", "", "", is_cost=True, pairs=(("ours", None),))
+    costs = Case("a", "", is_cost=True, pairs={"ours": ("theirs",)})
     assert "| 8 | 4 | 0.5 × |" in table(costs, result_of(costs, *records))
 
 
@@ -70,7 +71,7 @@ def test_a_training_continues_with_the_missing_seeds(tmp_path: Path) -> None:
         seeds.append(seed)
         return Trained(float(seed), [(1.0, 2.0)], {"updates": 3.0})
 
-    case, file = Case("a", "", ""), tmp_path / "a.json"
+    case, file = Case("a", ""), tmp_path / "a.json"
     result = result_of(case)
     Session(result, 2, 0.1).train("CartPole", {"ours": learn})
     write_json(file, [result])
@@ -85,7 +86,7 @@ def test_a_training_continues_with_the_missing_seeds(tmp_path: Path) -> None:
 def test_the_table_replaces_the_block_of_a_page(tmp_path: Path) -> None:
     mark = "<!-- benchmark a -->\n"
     (tmp_path / "page.md").write_text(f"before\n{mark}old\n{mark}after\n", encoding="utf-8")
-    case = Case("a", "", "", page="page.md")
+    case = Case("a", "", page="page.md")
     text = write_page(case, result_of(case, Record("8", "ours", [1.0])), tmp_path).read_text(encoding="utf-8")
     assert "old" not in text
     assert text.startswith(f"before\n{mark}")
