@@ -180,10 +180,10 @@ class Resources:
 
     def beyond(self, before: Resources) -> dict[str, list[str]]:
         """Return the resources that are not in `before`."""
-        found = {name: getattr(self, name) - then for name, then in vars(before).items()}
-        if found["shared_memory"]:
-            found["shared_memory"] -= set(_used_by_others())
-        return {name: sorted(more) for name, more in found.items() if more}
+        leaks = {name: getattr(self, name) - then for name, then in vars(before).items()}
+        if leaks["shared_memory"]:
+            leaks["shared_memory"] -= set(_used_by_others())
+        return {name: sorted(more) for name, more in leaks.items() if more}
 
 
 def take_stock() -> Resources:

@@ -119,12 +119,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.skipif(not DOCUMENTS, reason="the document is not next to this checkout")
 def test_these_are_the_blocks_and_commands_of_the_document() -> None:
     text = DOCUMENTS[0].read_text(encoding="utf-8")
-    found = [
+    blocks = [
         (kind, textwrap.dedent(body))
         for kind, body in re.findall(r"```(python|bash)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     ]
-    assert [body for kind, body in found if kind == "python"] == BLOCKS
-    assert [body.strip() for kind, body in found if kind == "bash"] == COMMANDS
+    assert [body for kind, body in blocks if kind == "python"] == BLOCKS
+    assert [body.strip() for kind, body in blocks if kind == "bash"] == COMMANDS
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=["one game", "four", "eight", "detailed usage", "next steps"])

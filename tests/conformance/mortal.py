@@ -155,7 +155,7 @@ class MortalRow:
         self.before = dataclasses.replace(self)
         self.flight, self.deaths = action, int(self.loss is True)
 
-    def receive(self, found: Answer, lives: set[int]) -> None:
+    def receive(self, actual: Answer, lives: set[int]) -> None:
         """Check what its step returned."""
         action, before, deaths = self.flight, self.before, self.deaths
         assert action is not None
@@ -163,43 +163,43 @@ class MortalRow:
         self.flight, self.before, self.deaths = None, None, 0
         had_to_be_lost = before.loss or before.will_kill(action)
         if had_to_be_lost:
-            assert found.is_loss, f"not said to be lost: {found}"
-        if found.is_loss:
-            assert deaths or before.loss is None, f"said to be lost, without a death: {found}"
+            assert actual.is_loss, f"not said to be lost: {actual}"
+        if actual.is_loss:
+            assert deaths or before.loss is None, f"said to be lost, without a death: {actual}"
             self.loss = False
-            self._check_cut(found, lives)
-            is_renewed = found.observation[1:3] == (1, 0) and found.observation != self.shown
+            self._check_cut(actual, lives)
+            is_renewed = actual.observation[1:3] == (1, 0) and actual.observation != self.shown
             if deaths > 1 and not is_renewed:
                 self.loss = None
         else:
             now = dataclasses.replace(self)
             vars(self).update(vars(before))
             self.loss = False
-            self._check_step(action, found, lives)
+            self._check_step(action, actual, lives)
             if deaths:  # after it had stepped
                 self.loss, self.life, self.fate, self.episodes = now.loss, None, 0, 0
             self.deaths = 0
-        self.shown = found.observation
+        self.shown = actual.observation
 
-    def _check_cut(self, found: Answer, lives: set[int]) -> None:
+    def _check_cut(self, actual: Answer, lives: set[int]) -> None:
         """Check the answer of a row that was lost or repaired: its last observation again, truncated."""
-        assert "env_error" in found.infos
-        assert found.infos["restarted"]
-        assert "count" not in found.infos
-        assert found.reward == 0
-        assert not found.terminated
+        assert "env_error" in actual.infos
+        assert actual.infos["restarted"]
+        assert "count" not in actual.infos
+        assert actual.reward == 0
+        assert not actual.terminated
         if self.is_ended and self.mode is AutoresetMode.NEXT_STEP:  # which has ended already
-            assert not found.truncated
+            assert not actual.truncated
             self.length, self.total = 0, 0.0
-            self._check_new(found.observation, lives)
+            self._check_new(actual.observation, lives)
             return
-        assert found.truncated
+        assert actual.truncated
         if self.mode is AutoresetMode.SAME_STEP:
-            assert vector_of(found.infos["final_obs"]) == self.shown
+            assert vector_of(actual.infos["final_obs"]) == self.shown
             self.length, self.total = 0, 0.0
-            self._check_new(found.observation, lives)
+            self._check_new(actual.observation, lives)
             return
-        assert found.observation == self.shown
+        assert actual.observation == self.shown
         self.length += 1
         self.is_ended, self.life, self.fate, self.episodes = True, None, 0, 0
 
@@ -223,27 +223,27 @@ class MortalRow:
         assert infos["begun"] == self.episodes
         self.shown, self.loss, self.length, self.total = observation, False, 0, 0.0
 
-    def _check_step(self, action: int, found: Answer, lives: set[int]) -> None:
+    def _check_step(self, action: int, actual: Answer, lives: set[int]) -> None:
         if self.is_ended and self.mode is AutoresetMode.NEXT_STEP:
-            assert (found.reward, found.terminated, found.truncated) == (0, False, False)
-            self.check_reset(found.observation, found.infos, lives)
+            assert (actual.reward, actual.terminated, actual.truncated) == (0, False, False)
+            self.check_reset(actual.observation, actual.infos, lives)
             return
         if action in (RAISE, MISFIT):
-            self._check_cut(found, lives)
+            self._check_cut(actual, lives)
             return
         self.fate = action if action in (RAISE_IN_RESET, DIE_IN_RESET) else self.fate
         self.count, self.length, self.total = self.count + 1, self.length + 1, self.total + self.count + 1 + action / 10
         observation = self.life, self.episodes, self.count, action
         has_ended, is_odd = self.count == LENGTH, self.episodes % 2 == 1
-        assert found.reward == self.count + action / 10
-        assert (found.terminated, found.truncated) == (has_ended and is_odd, has_ended and not is_odd)
-        infos = found.infos
+        assert actual.reward == self.count + action / 10
+        assert (actual.terminated, actual.truncated) == (has_ended and is_odd, has_ended and not is_odd)
+        infos = actual.infos
         if has_ended and self.mode is AutoresetMode.SAME_STEP:
             assert vector_of(infos["final_obs"]) == observation
-            self.check_reset(found.observation, infos, lives)
+            self.check_reset(actual.observation, infos, lives)
             infos = infos["final_info"]
         else:
-            assert found.observation == observation
+            assert actual.observation == observation
             assert "env_error" not in infos
             self.is_ended = has_ended
         assert infos["count"] == observation[2]

@@ -54,14 +54,14 @@ def test_does_what_it_did(make: Any) -> None:
         for _ in range(60):
             actions = fleet.action_space.sample()
             *expected, infos = own.step(actions)
-            *found, own_infos = fleet.step(actions)
-            assert found[0] in fleet.observation_space
-            kept.append((found[0], np.array(expected[0])))
-            assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
+            *actual, own_infos = fleet.step(actions)
+            assert actual[0] in fleet.observation_space
+            kept.append((actual[0], np.array(expected[0])))
+            assert all(np.array_equal(one, other) for one, other in zip(expected, actual, strict=True))
             assert set(infos) <= set(own_infos)
             returns, lengths = np.where(has_ended, 0, returns + expected[1]), np.where(has_ended, 0, lengths + 1)
             has_ended = expected[2] | expected[3]
-            assert found[1].dtype == np.float64
+            assert actual[1].dtype == np.float64
             np.testing.assert_array_equal(fleet.episode_lengths, lengths)
             np.testing.assert_array_equal(fleet.episode_returns, returns)
             assert fleet.terminated_indices == np.flatnonzero(has_ended).tolist()

@@ -55,8 +55,8 @@ def test_rows_are_right_whatever_the_order(backend: Backend, autoreset_mode: Aut
             for row, index in enumerate(indices):
                 observation, reward, terminated, truncated, _ = waiting[index].popleft()
                 np.testing.assert_array_equal(batch.observations[row], observation)
-                found = (batch.rewards[row], batch.terminated[row], batch.truncated[row])
-                assert found == (reward, terminated, truncated)
+                row_results = (batch.rewards[row], batch.terminated[row], batch.truncated[row])
+                assert row_results == (reward, terminated, truncated)
             send(indices)
 
 

@@ -53,11 +53,11 @@ def test_rollouts_with_every_reset(
     reference = make_reference(kernel, num_envs, autoreset_mode)
     subject = make_fleet(kernel, num_envs, autoreset_mode, workers=2, copy=copy)
     try:
-        found = [f"{where}: {message}" for where, message in compare(Duel(reference, subject), copy)]
+        differences = [f"{where}: {message}" for where, message in compare(Duel(reference, subject), copy)]
     finally:
         reference.close()
         subject.close()
-    assert not found, "\n".join(found)
+    assert not differences, "\n".join(differences)
 
 
 def compare(duel: Duel, copy: bool) -> Iterator[Finding]:

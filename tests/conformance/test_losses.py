@@ -44,11 +44,11 @@ def rows_of(values: Any, count: int) -> list[Any]:
 
 def infos_of(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
     """Return the infos of one row."""
-    found: dict[str, Any] = {}
+    row_infos: dict[str, Any] = {}
     for name, value in infos.items():
         if not is_mask(name, infos) and infos[f"_{name}"][row]:
-            found[name] = infos_of(value, row) if isinstance(value, dict) else value[row]
-    return found
+            row_infos[name] = infos_of(value, row) if isinstance(value, dict) else value[row]
+    return row_infos
 
 
 class LossMachine(RuleBasedStateMachine):
@@ -106,8 +106,10 @@ class LossMachine(RuleBasedStateMachine):
     def act(self, choice: int, rows: Sequence[int]) -> np.ndarray:
         """Draw actions, with no more than one that kills for each worker."""
         actions = np.random.default_rng(choice + 1).choice(8, NUM_ENVS, p=ODDS)[rows]
-        for held in self.workers:
-            deadly = [place for place, row in enumerate(rows) if row in held and self.may_kill(row, actions[place])]
+        for worker_rows in self.workers:
+            deadly = [
+                place for place, row in enumerate(rows) if row in worker_rows and self.may_kill(row, actions[place])
+            ]
             actions[deadly[1:]] = mortal.GO
         for place, row in enumerate(rows):
             if self.rows[row].loss is None:
@@ -123,7 +125,7 @@ class LossMachine(RuleBasedStateMachine):
         return True
 
     def worker_of(self, row: int) -> int:
-        return next(worker for worker, held in enumerate(self.workers) if row in held)
+        return next(worker for worker, worker_rows in enumerate(self.workers) if row in worker_rows)
 
     def mourn(self, worker: int) -> None:
         for row in self.workers[worker]:
@@ -148,8 +150,8 @@ class LossMachine(RuleBasedStateMachine):
             self.kept.clear()
         self.kept += [(value, copy.deepcopy(value)) for value in values]
 
-    def check_steps(self, rows: Sequence[int], found: Sequence[Any]) -> None:
-        observations, rewards, terminated, truncated, infos = found
+    def check_steps(self, rows: Sequence[int], actual: Sequence[Any]) -> None:
+        observations, rewards, terminated, truncated, infos = actual
         self.keep(observations, rewards, terminated, truncated)
         vectors = [vector_of(one) for one in rows_of(observations, len(rows))]
         for place, row in enumerate(rows):
@@ -199,10 +201,10 @@ class LossMachine(RuleBasedStateMachine):
         wanted = None if choice is None else self.choose(choice, under_way)
         if under_way and wanted != []:
             batch = self.fleet.recv(timeout_s=PATIENCE_S, env_indices=wanted)
-            found = batch.env_indices.tolist()
+            indices = batch.env_indices.tolist()
             if wanted is not None:
-                assert found == wanted
-            self.check_steps(found, batch[:5])
+                assert indices == wanted
+            self.check_steps(indices, batch[:5])
         if all(row.flight is None for row in self.rows):
             self.busy.clear()
 

@@ -134,25 +134,25 @@ class FleetMachine(RuleBasedStateMachine):
             self.kept.clear()
         self.kept += [(array, copy.deepcopy(array)) for array in arrays]
 
-    def compare_infos(self, expected: Sequence[dict[str, Any]], found: dict[str, Any]) -> None:
-        merged, found = merge(expected), dict(found)
+    def compare_infos(self, expected: Sequence[dict[str, Any]], actual: dict[str, Any]) -> None:
+        merged, actual = merge(expected), dict(actual)
         if "final_obs" in merged:
-            for one, other in zip(merged.pop("final_obs"), found.pop("final_obs"), strict=True):
+            for one, other in zip(merged.pop("final_obs"), actual.pop("final_obs"), strict=True):
                 np.testing.assert_array_equal(one, other)
-        assert type(found) is dict
-        assert not mismatches(merged, found, "infos")
+        assert type(actual) is dict
+        assert not mismatches(merged, actual, "infos")
 
-    def compare_reset(self, expected: list[tuple[Any, dict[str, Any]]], found: tuple[Any, dict[str, Any]]) -> None:
-        np.testing.assert_array_equal(found[0], np.stack([observation for observation, _ in expected]))
-        self.keep(found[0])
-        self.compare_infos([info for _, info in expected], found[1])
+    def compare_reset(self, expected: list[tuple[Any, dict[str, Any]]], actual: tuple[Any, dict[str, Any]]) -> None:
+        np.testing.assert_array_equal(actual[0], np.stack([observation for observation, _ in expected]))
+        self.keep(actual[0])
+        self.compare_infos([info for _, info in expected], actual[1])
 
-    def compare_steps(self, expected: list[tuple[Any, ...]], found: tuple[Any, ...]) -> None:
+    def compare_steps(self, expected: list[tuple[Any, ...]], actual: tuple[Any, ...]) -> None:
         *values, infos = zip(*expected, strict=True)
-        for one, other in zip(values, found[:4], strict=True):
+        for one, other in zip(values, actual[:4], strict=True):
             np.testing.assert_array_equal(other, np.stack(one))
-        self.keep(*found[:4])
-        self.compare_infos(infos, found[4])
+        self.keep(*actual[:4])
+        self.compare_infos(infos, actual[4])
 
     def steppable(self) -> list[int]:
         ended = self.model.ended if self.mode == AutoresetMode.DISABLED else []
@@ -195,9 +195,9 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(choice=CHOICES)
     def step(self, choice: int) -> None:
         actions = self.sample(choice)
-        given = copy.deepcopy(actions)
-        self.compare_steps(self.model.step(self.everyone, actions), self.fleet.step(given))
-        np.testing.assert_array_equal(given, actions)
+        passed = copy.deepcopy(actions)
+        self.compare_steps(self.model.step(self.everyone, actions), self.fleet.step(passed))
+        np.testing.assert_array_equal(passed, actions)
 
     @precondition(lambda self: self.steppable())
     @rule(choice=CHOICES)

@@ -91,8 +91,8 @@ def compare(reference: Any, subject: Any, num_steps: int = 8, scale: float = 1.5
             actions = (actions * scale).astype(actions.dtype)
         if type(reference).__name__ == "NumpyToTorch":
             actions = torch.from_numpy(actions)
-        expected, found = reference.step(actions), subject.step(actions)
-        assert not mismatches(as_numpy(expected), as_numpy(found), f"step {step}")
+        expected, actual = reference.step(actions), subject.step(actions)
+        assert not mismatches(as_numpy(expected), as_numpy(actual), f"step {step}")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -125,12 +125,12 @@ def test_record_episode_statistics_on_every_fleet(make_fleet: Any, autoreset_mod
         subject.reset(seed=0)
         for _ in range(LIMIT if autoreset_mode is AutoresetMode.DISABLED else 4 * LIMIT):
             actions = np.ones(NUM_ENVS, np.int64)
-            expected, found = reference.step(actions)[4], subject.step(actions)[4]
-            assert ("episode" in found) == ("episode" in expected)
+            expected, actual = reference.step(actions)[4], subject.step(actions)[4]
+            assert ("episode" in actual) == ("episode" in expected)
             if "episode" in expected:
                 for key in ("r", "l"):
-                    assert not mismatches(expected["episode"][key], found["episode"][key])
-                assert not mismatches(expected["_episode"], found["_episode"])
+                    assert not mismatches(expected["episode"][key], actual["episode"][key])
+                assert not mismatches(expected["_episode"], actual["_episode"])
         assert list(subject.return_queue) == list(reference.return_queue) != []
 
 
@@ -164,13 +164,13 @@ def test_our_own_episode_statistics(backend: Backend, autoreset_mode: AutoresetM
         fleet.reset(seed=0)
         for _ in range(2 if autoreset_mode == AutoresetMode.DISABLED else 9):
             actions = np.ones(NUM_ENVS, dtype=np.int64)
-            expected, found = reference.step(actions)[4], fleet.step(actions)[4]
-            assert ("_episode" in found) == ("_episode" in expected)
+            expected, actual = reference.step(actions)[4], fleet.step(actions)[4]
+            assert ("_episode" in actual) == ("_episode" in expected)
             if "_episode" in expected:
-                assert not mismatches(expected["_episode"], found["_episode"])
+                assert not mismatches(expected["_episode"], actual["_episode"])
                 for key in ("r", "l"):
-                    assert not mismatches(expected["episode"][key], found["episode"][key], key)
-                assert (found["episode"]["t"][found["_episode"]] > 0).all()
+                    assert not mismatches(expected["episode"][key], actual["episode"][key], key)
+                assert (actual["episode"]["t"][actual["_episode"]] > 0).all()
 
 
 def test_record_video_sees_the_same_frames(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,9 +254,9 @@ def test_a_loop_for_next_step_autoreset(make_fleet: Any) -> None:
     """The same weights, to the last bit, as over Gymnasium's own class."""
     expected, returns = train(wrappers.RecordEpisodeStatistics(SyncVectorEnv([cartpole] * 4)))
     fleet = make_fleet(num_envs=4, autoreset_mode="NEXT_STEP", max_episode_steps=LIMIT)
-    found, own_returns = train(wrappers.RecordEpisodeStatistics(fleet))
+    actual, own_returns = train(wrappers.RecordEpisodeStatistics(fleet))
     assert own_returns == returns != []
-    for one, other in zip(expected, found, strict=True):
+    for one, other in zip(expected, actual, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -273,7 +273,7 @@ def test_torchrl_goes_on_after_episodes(make_fleet: Any, mode: AutoresetMode) ->
         env.set_seed(0)
         rollouts.append(env.rollout(20, lambda td: td.set("action", ones), break_when_any_done=False))
         env.close()
-    expected, found = rollouts
+    expected, actual = rollouts
     assert expected["next", "done"].sum() == 9
     for name in ("observation", "reward", "done"):
-        assert torch.equal(expected["next", name], found["next", name])
+        assert torch.equal(expected["next", name], actual["next", name])

@@ -88,8 +88,8 @@ def name_of(page: Path) -> str:
 
 
 def pages_with(info: str) -> list[ParameterSet]:
-    found = [page for page in PAGES if any(block.info == info for block in blocks_of(page.read_text(encoding="utf-8")))]
-    return [pytest.param(page, id=name_of(page)) for page in found]
+    pages = [page for page in PAGES if any(block.info == info for block in blocks_of(page.read_text(encoding="utf-8")))]
+    return [pytest.param(page, id=name_of(page)) for page in pages]
 
 
 @pytest.mark.timeout(PAGE_LIMIT_S + 20.0)

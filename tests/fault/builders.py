@@ -122,8 +122,8 @@ def run(
     return rows, all_infos
 
 
-def assert_rows_equal(expected: list[Row], found: list[Row], context: str = "") -> None:
-    assert len(expected) == len(found)
-    for step, (one, other) in enumerate(zip(expected, found, strict=True)):
+def assert_rows_equal(expected: list[Row], actual: list[Row], context: str = "") -> None:
+    assert len(expected) == len(actual)
+    for step, (one, other) in enumerate(zip(expected, actual, strict=True)):
         np.testing.assert_array_equal(one[0], other[0], err_msg=f"{context}, step {step}")
         assert one[1:] == other[1:], f"{context}, step {step}"

@@ -323,9 +323,9 @@ def test_bad_states_are_refused(backend: Backend) -> None:
     with backend([CountingEnv] * 3) as fleet:
         fleet.reset(seed=0)
         states = fleet.get_state()
-        for given in (states[:2], [None] * 3, [*states, states[0]], "abc"):
+        for bad_states in (states[:2], [None] * 3, [*states, states[0]], "abc"):
             with pytest.raises(InvalidArgument, match="state"):
-                fleet.set_state(given)
+                fleet.set_state(bad_states)
         fleet.set_state(states)
         assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
 

@@ -84,9 +84,9 @@ class ChaosMachine(RuleBasedStateMachine):
         for row, (expected, _) in enumerate(self.model.reset(indices, seeds)):
             np.testing.assert_array_equal(observations[row][SEEN], expected[SEEN])
 
-    def compare(self, index: int, expected: tuple[Any, ...], found: tuple[Any, ...]) -> None:
-        np.testing.assert_array_equal(found[0][SEEN], expected[0][SEEN], err_msg=f"sub-environment {index}")
-        assert found[1:] == expected[1:4], f"sub-environment {index}"
+    def compare(self, index: int, expected: tuple[Any, ...], actual: tuple[Any, ...]) -> None:
+        np.testing.assert_array_equal(actual[0][SEEN], expected[0][SEEN], err_msg=f"sub-environment {index}")
+        assert actual[1:] == expected[1:4], f"sub-environment {index}"
 
     def lost_in(self, infos: dict[str, Any], indices: list[int]) -> set[int]:
         if "restarted" not in infos:
@@ -135,8 +135,8 @@ class ChaosMachine(RuleBasedStateMachine):
         assert lost <= self.group(self.armed)
         for index in EVERYONE:
             if index not in lost:
-                found = (observations[index], rewards[index], terminated[index], truncated[index])
-                self.compare(index, self.model.rows[index].step(actions[index]), found)
+                actual = (observations[index], rewards[index], terminated[index], truncated[index])
+                self.compare(index, self.model.rows[index].step(actions[index]), actual)
             else:
                 has_ended = self.mode == AutoresetMode.NEXT_STEP and self.model.rows[index].is_ended
                 assert (rewards[index], terminated[index], truncated[index]) == (0.0, False, not has_ended)
@@ -160,8 +160,8 @@ class ChaosMachine(RuleBasedStateMachine):
             for row, index in enumerate(order):
                 action = wanted.pop(index)
                 if index not in lost:
-                    found = (batch.observations[row], batch.rewards[row], batch.terminated[row], batch.truncated[row])
-                    self.compare(index, self.model.rows[index].step(action), found)
+                    actual = (batch.observations[row], batch.rewards[row], batch.terminated[row], batch.truncated[row])
+                    self.compare(index, self.model.rows[index].step(action), actual)
             all_lost |= lost
         # Rows of a lost worker that were not in this step report the loss in their next one: step them.
         silent = (self.group(all_lost) - set(indices)) if all_lost and self.backend.has_processes else set()

@@ -35,11 +35,11 @@ def test_recycling_changes_no_trajectory(mode: AutoresetMode) -> None:
     """Workers are replaced at episode ends; observations, rewards and flags are those of a run without."""
     env_fns = [functools.partial(CountingEnv, 2 + index) for index in range(NUM_ENVS)]
     expected, _ = run(Backend("serial"), env_fns, 20, mode)
-    found, _ = run(PROCESS, env_fns, 20, mode, recycle_episodes=2)
+    actual, _ = run(PROCESS, env_fns, 20, mode, recycle_episodes=2)
     for index in range(NUM_ENVS):
-        lengths = [[int(row[0][0]) for row in rows[index]] for rows in (expected, found)]
+        lengths = [[int(row[0][0]) for row in rows[index]] for rows in (expected, actual)]
         assert lengths[0] == lengths[1]
-        assert [row[1:] for row in expected[index]] == [row[1:] for row in found[index]]
+        assert [row[1:] for row in expected[index]] == [row[1:] for row in actual[index]]
 
 
 def test_recycling_replaces_processes() -> None:

@@ -450,9 +450,9 @@ def test_too_few_descriptors(workers: int, limits: str) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     *errors, last = result.stdout.splitlines()
     assert last == f"made {workers}.0"
-    found = {re.sub("made .*", "", error) for error in errors} - {""}
-    assert all("ulimit -n" in error and "use fewer workers" in error for error in found)
-    assert found
+    messages = {re.sub("made .*", "", error) for error in errors} - {""}
+    assert all("ulimit -n" in error and "use fewer workers" in error for error in messages)
+    assert messages
 
 
 @pytest.mark.parametrize("size", [1, 4096, 100_000])
@@ -506,8 +506,8 @@ WITHOUT_POSIX = """
 
 def test_systems_without_posix_have_serial_and_thread() -> None:
     result = run_script(WITHOUT_POSIX)
-    told = [line for line in result.stderr.splitlines() if not line.startswith("envfleet: compiling")]
-    assert (result.returncode, told) == (0, [])
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("envfleet: compiling")]
+    assert (result.returncode, lines) == (0, [])
     *good, last = result.stdout.splitlines()
     assert good == [*["serial [1. 1.]", "thread [1. 1.]"] * 2, "serial [1. 1.]"]
     assert 'pass backend="thread" or "serial"' in last

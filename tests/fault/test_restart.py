@@ -40,9 +40,9 @@ DEATHS = ("os_exit", "sigkill", "sigsegv")
 
 
 def combinations() -> list[Any]:
-    found = [(backend, fault) for backend in ONE_OF_EACH for fault in IN_PLACE]
-    found += [(Backend("process", workers), fault) for workers in (2, NUM_ENVS) for fault in DEATHS]
-    return [pytest.param(*pair, id=f"{pair[0]}-{pair[1]}") for pair in found]
+    pairs = [(backend, fault) for backend in ONE_OF_EACH for fault in IN_PLACE]
+    pairs += [(Backend("process", workers), fault) for workers in (2, NUM_ENVS) for fault in DEATHS]
+    return [pytest.param(*pair, id=f"{pair[0]}-{pair[1]}") for pair in pairs]
 
 
 @functools.cache
@@ -375,8 +375,8 @@ def test_infos_of_a_lost_row_are_those_of_its_loss(tmp_path: Path) -> None:
     env_fns = env_fns_with("sigkill", nth=3, once=once_marker(str(tmp_path)), length=50, vary=False)
     _, all_infos = run(Backend("process", 2), env_fns, 5, AutoresetMode.NEXT_STEP, on_failure="restart")
     for step, infos in enumerate(all_infos):
-        given = np.zeros(NUM_ENVS, bool) if step != 2 else np.array([True, True, False, False])
-        assert infos.get("_env_error", np.zeros(NUM_ENVS, bool)).tolist() == given.tolist()
+        is_lost = np.zeros(NUM_ENVS, bool) if step != 2 else np.array([True, True, False, False])
+        assert infos.get("_env_error", np.zeros(NUM_ENVS, bool)).tolist() == is_lost.tolist()
         if step == 2:
             assert infos["_draw"].tolist() == [False, False, True, True]
             assert infos["draw"][:2].tolist() == [0, 0]

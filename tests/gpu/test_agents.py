@@ -36,8 +36,8 @@ def test_updates_are_the_cpus(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for agent in agents:
         if agent.replay.priorities is not None:
             agent.replay.priorities.add(np.arange(lessons.ROWS))
-    expected, found = lessons.learn(agents, 100)
-    for figures, wanted in zip(found, expected, strict=True):
+    expected, actual = lessons.learn(agents, 100)
+    for figures, wanted in zip(actual, expected, strict=True):
         assert figures == pytest.approx(wanted, rel=2e-3, abs=2e-3)
     rows = np.random.default_rng(1).standard_normal((50, 5)).astype(np.float32)
     wanted_actions, actions = (agent.act_batch(rows, deterministic=True) for agent in agents)

@@ -51,13 +51,13 @@ def test_episodes_are_the_cpus(pair: Any) -> None:
     cpu.action_space.seed(0)
     for _ in range(300):
         actions = cpu.action_space.sample()
-        expected, found = cpu.step(actions), cuda.step(actions)
-        for one, other in zip(expected[:4], found[:4], strict=True):
+        expected, actual = cpu.step(actions), cuda.step(actions)
+        for one, other in zip(expected[:4], actual[:4], strict=True):
             np.testing.assert_allclose(np.asarray(other), one, rtol=1e-5, atol=1e-5)
-        assert set(expected[4]) == set(found[4])
+        assert set(expected[4]) == set(actual[4])
         if "episode" in expected[4]:
-            np.testing.assert_array_equal(expected[4]["episode"]["l"], found[4]["episode"]["l"])
-            np.testing.assert_array_equal(expected[4]["episode"]["id"], found[4]["episode"]["id"])
+            np.testing.assert_array_equal(expected[4]["episode"]["l"], actual[4]["episode"]["l"])
+            np.testing.assert_array_equal(expected[4]["episode"]["id"], actual[4]["episode"]["id"])
 
 
 @pytest.mark.parametrize("env_id", [env_id for env_id in REGISTERED if not any(part in env_id for part in OF_PARTS)])
@@ -72,8 +72,8 @@ def test_registered_kernels_are_the_cpus(env_id: str) -> None:
         for _ in range(120):
             actions = cpu.action_space.sample()
             pairs.append((cpu.step(actions)[:4], cuda.step(actions)[:4]))
-        for expected, found in pairs:
-            for one, other in zip(expected, found, strict=True):
+        for expected, actual in pairs:
+            for one, other in zip(expected, actual, strict=True):
                 is_close = np.isclose(np.asarray(other), one, rtol=1e-4, atol=1e-4).reshape(200, -1).all(1)
                 assert is_close.mean() > 0.95  # what hangs by the last bit of a sine may go another way
 
@@ -85,11 +85,11 @@ def test_parts_of_observations_are_refused(env_id: str) -> None:
 
 
 def test_random_rollouts_are_the_cpus(pair: Any) -> None:
-    expected, found = (fleet.rollout("random", 50, seed=1) for fleet in pair)
+    expected, actual = (fleet.rollout("random", 50, seed=1) for fleet in pair)
     for field in ("all_observations", "actions", "rewards", "terminated", "truncated", "is_reset"):
-        np.testing.assert_allclose(np.asarray(getattr(found, field)), getattr(expected, field), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(expected.episodes.ids, found.episodes.ids)
-    np.testing.assert_allclose(found.episodes.observations, expected.episodes.observations, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(getattr(actual, field)), getattr(expected, field), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(expected.episodes.ids, actual.episodes.ids)
+    np.testing.assert_allclose(actual.episodes.observations, expected.episodes.observations, rtol=1e-5, atol=1e-5)
 
 
 def test_network_and_critic_rollouts_match_numpy() -> None:
@@ -116,8 +116,8 @@ def test_frames_are_the_cpus(num_envs: int) -> None:
     firsts = [fleet.reset(seed=0)[0] for fleet in fleets]
     assert firsts[1].strides == firsts[0].strides
     np.testing.assert_array_equal(np.asarray(firsts[1]), firsts[0])
-    expected, found = (fleet.rollout("random", 12, seed=1) for fleet in fleets)
-    np.testing.assert_array_equal(np.asarray(found.all_observations), expected.all_observations)
+    expected, actual = (fleet.rollout("random", 12, seed=1) for fleet in fleets)
+    np.testing.assert_array_equal(np.asarray(actual.all_observations), expected.all_observations)
     for fleet in fleets:
         fleet.close()
 
@@ -139,8 +139,8 @@ def test_torch_takes_results_and_gives_actions_without_a_copy(pair: Any) -> None
     cpu, cuda = pair
     actions = cpu.action_space.sample()
     given = torch.as_tensor(actions, device="cuda")
-    expected, found = cpu.step(actions), cuda.step(given)
-    for one, array in zip(expected[:4], found[:4], strict=True):
+    expected, actual = cpu.step(actions), cuda.step(given)
+    for one, array in zip(expected[:4], actual[:4], strict=True):
         taken = torch.as_tensor(array, device="cuda")
         assert taken.data_ptr() == array.address
         np.testing.assert_allclose(taken.cpu().numpy(), one, rtol=1e-5, atol=1e-5)
@@ -163,12 +163,12 @@ def test_a_step_is_captured_and_replayed() -> None:
             fleet.step(actions)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
-                found = fleet.step(actions)
+                actual = fleet.step(actions)
             for _ in range(20):
                 graph.replay()
         for _ in range(21):
             expected = cpu.step(np.ones(N, np.int64))
-        for one, array in zip(expected[:4], found[:4], strict=True):
+        for one, array in zip(expected[:4], actual[:4], strict=True):
             np.testing.assert_allclose(np.asarray(array), one, rtol=1e-5, atol=1e-5)
 
 

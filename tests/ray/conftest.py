@@ -132,12 +132,12 @@ def _nothing_leaks(ray_cluster: Cluster) -> Iterator[None]:
 def actors() -> list[str]:
     """The processes of envfleet's actors and of their workers; not the fork server of this process, which stays."""
     own = None if server._process is None else server._process.pid
-    found = []
+    processes = []
     for child in [one for one in psutil.Process().children(recursive=True) if one.pid != own]:
         with_name = " ".join(_command(child))
         if "ray::RayWorker" in with_name or "transports.forkserver" in with_name:
-            found.append(f"{child.pid} {with_name}")
-    return found
+            processes.append(f"{child.pid} {with_name}")
+    return processes
 
 
 def node_of(env: Any) -> int:

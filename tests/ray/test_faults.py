@@ -76,16 +76,16 @@ def lose_worker(fleet: Any, fault: str, env_index: int, act: Any = lambda: None,
             fleet.send(actions(count))
             if count == 1:
                 act()
-            found = fleet.recv(timeout_s=PATIENCE_S)
+            actual = fleet.recv(timeout_s=PATIENCE_S)
             expected = healthy.step(actions(count))
             each = zip(
-                expected[:4], (found.observations, found.rewards, found.terminated, found.truncated), strict=True
+                expected[:4], (actual.observations, actual.rewards, actual.terminated, actual.truncated), strict=True
             )
             assert not [step for one, other in each if (step := mismatches(one[others], other[others]))]
             if count == 1:
-                assert found.truncated[rows].tolist() == [True, True]
-                assert found.rewards[rows].tolist() == [0.0, 0.0]
-                text = str(found.infos["env_error"][env_index])
+                assert actual.truncated[rows].tolist() == [True, True]
+                assert actual.rewards[rows].tolist() == [0.0, 0.0]
+                text = str(actual.infos["env_error"][env_index])
     assert [one.restarts for one in fleet.stats().workers] == [n + (k == worker) for k, n in enumerate(restarts)]
     assert [now == then for now, then in zip(pids(fleet), before, strict=True)] == [k != worker for k in (0, 1)]
     return text

@@ -29,8 +29,8 @@ def test_head_is_lost() -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    told = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-    outcomes = {one["what"]: one["outcome"] for one in told}
+    attempts = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    outcomes = {one["what"]: one["outcome"] for one in attempts}
     assert outcomes["again tcp raise"].startswith("FleetBroken")
     assert outcomes["again shared-memory restart"].startswith("ResetNeeded")
     for what, outcome in outcomes.items():

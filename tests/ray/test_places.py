@@ -98,9 +98,9 @@ class _HeldEnv(CountingEnv):
 
     def step(self, action: Any) -> Any:
         if self._folder is not None and not (self._folder / "removed").exists():
-            held = self._folder / f"held-{os.getpid()}"
-            held.touch()
-            while held.exists():
+            marker = self._folder / f"held-{os.getpid()}"
+            marker.touch()
+            while marker.exists():
                 time.sleep(0.01)
         return super().step(action)
 

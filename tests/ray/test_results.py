@@ -73,29 +73,29 @@ def fleet(subject: Subject) -> Iterator[Any]:
 
 def record(fleet: Any) -> list[Any]:
     """Everything a fleet can be asked, in one life."""
-    found: list[Any] = []
+    steps: list[Any] = []
     fleet.action_space.seed(1)
 
     def act(count: int) -> None:
         for _ in range(count):
             if fleet.autoreset_mode == AutoresetMode.DISABLED and fleet.terminated_indices:
-                found.append(fleet.reset_envs(fleet.terminated_indices))
+                steps.append(fleet.reset_envs(fleet.terminated_indices))
             observations, rewards, terminated, truncated, infos = fleet.step(fleet.action_space.sample())
-            found.append((observations, rewards, terminated, truncated, infos, fleet.episode_ids.copy()))
+            steps.append((observations, rewards, terminated, truncated, infos, fleet.episode_ids.copy()))
 
-    found.append(fleet.reset(seed=3))
+    steps.append(fleet.reset(seed=3))
     act(6)
-    found.append(fleet.reset(options={"reset_mask": np.arange(NUM_ENVS) % 2 == 0}))
+    steps.append(fleet.reset(options={"reset_mask": np.arange(NUM_ENVS) % 2 == 0}))
     states = fleet.get_state()
     act(5)
-    found.append(fleet.set_state(states))
+    steps.append(fleet.set_state(states))
     act(5)
-    found.append(fleet.reset_envs([1, 3], seeds=[7, 8]))
-    found.append(fleet.call("count"))
+    steps.append(fleet.reset_envs([1, 3], seeds=[7, 8]))
+    steps.append(fleet.call("count"))
     fleet.set_attr("count", list(range(NUM_ENVS)))
-    found.append(fleet.get_attr("count"))
+    steps.append(fleet.get_attr("count"))
     act(3)
-    return found
+    return steps
 
 
 def test_the_way_is_told(fleet: Any, subject: Subject) -> None:

@@ -30,8 +30,8 @@ def test_fleets_on_ray_go_on_after_the_service_was_killed(
         token = command.read_token()
         caller = Caller(stack.enter_context(httpx.Client(base_url=command.url, timeout=PATIENCE_S)), token)
         fleet = caller.create("CartPole-v1", NUM_ENVS)
-        found = caller.call(f"/fleets/{fleet}/reset", seq=0, seeds=5)["observations"]
-        np.testing.assert_array_equal(found, local.reset(seed=5)[0])
+        observations = caller.call(f"/fleets/{fleet}/reset", seq=0, seeds=5)["observations"]
+        np.testing.assert_array_equal(observations, local.reset(seed=5)[0])
         for k in range(NUM_STEPS):
             if k == KILL:
                 command.kill()

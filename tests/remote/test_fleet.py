@@ -42,9 +42,9 @@ def without_times(infos: Any) -> dict[str, Any]:
     return infos
 
 
-def compare(expected: Any, found: Any) -> None:
+def compare(expected: Any, actual: Any) -> None:
     *arrays, infos = expected
-    *other_arrays, other_infos = found
+    *other_arrays, other_infos = actual
     assert mismatches(arrays, other_arrays) == []
     assert mismatches(without_times(infos), without_times(other_infos), "infos") == []
 
@@ -87,8 +87,8 @@ def test_trajectories_infos_and_counts_match_a_local_fleet(
             if mode is AutoresetMode.DISABLED:
                 reset_ended(local, remote, k)
             actions = local.action_space.sample()
-            expected, found = local.step(actions), remote.step(actions)
-            compare(expected, found)
+            expected, actual = local.step(actions), remote.step(actions)
+            compare(expected, actual)
             for name in ("episode_ids", "episode_returns", "episode_lengths", "active_count"):
                 np.testing.assert_array_equal(getattr(remote, name), getattr(local, name))
             ended = expected[2] | expected[3]
@@ -125,9 +125,9 @@ def test_infos_describe_episodes_only_where_that_was_asked_for(place: Place) -> 
             for fleet in (remote, local):
                 fleet.reset(seed=0)
             for _ in range(3):
-                found, expected = remote.step(np.zeros(NUM_ENVS, np.int64)), local.step(np.zeros(NUM_ENVS, np.int64))
-            compare(expected, found)
-            assert ("episode" in found[-1]) is record
+                actual, expected = remote.step(np.zeros(NUM_ENVS, np.int64)), local.step(np.zeros(NUM_ENVS, np.int64))
+            compare(expected, actual)
+            assert ("episode" in actual[-1]) is record
 
 
 def test_rollouts_are_those_of_a_local_fleet(place: Place) -> None:
@@ -136,10 +136,10 @@ def test_rollouts_are_those_of_a_local_fleet(place: Place) -> None:
     with remote, local:
         for fleet in (remote, local):
             fleet.reset(seed=0)
-        found, expected = remote.rollout(actions, 10), local.rollout(actions, 10)
-        assert mismatches(expected.all_observations, found.all_observations) == []
-        assert mismatches(expected.episodes.observations, found.episodes.observations) == []
-        assert found.episodes.lengths.tolist() == expected.episodes.lengths.tolist() != []
+        actual, expected = remote.rollout(actions, 10), local.rollout(actions, 10)
+        assert mismatches(expected.all_observations, actual.all_observations) == []
+        assert mismatches(expected.episodes.observations, actual.episodes.observations) == []
+        assert actual.episodes.lengths.tolist() == expected.episodes.lengths.tolist() != []
         for fleet in (remote, local):  # a refusal loses nothing, though it comes after steps
             with pytest.raises(InvalidArgument):
                 fleet.rollout("randm", 5)

@@ -43,9 +43,9 @@ def test_a_call_without_an_answer_is_repeated_and_made_once(place: Place, local:
         network = network_of(fleet)
         for _ in range(3):
             network.tricks, network.bodies = list(tricks), []
-            found, expected = fleet.step(FLY), local.step(FLY)
-            np.testing.assert_array_equal(found[0], expected[0])
-            np.testing.assert_array_equal(found[1], expected[1])
+            actual, expected = fleet.step(FLY), local.step(FLY)
+            np.testing.assert_array_equal(actual[0], expected[0])
+            np.testing.assert_array_equal(actual[1], expected[1])
             assert len(set(network.bodies)) == 1  # the same key
             assert len(network.bodies) == 1 + len(tricks)
         assert fleet.stats().retries == 3 * len(tricks)
@@ -62,8 +62,8 @@ def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: A
         fleet.engine._queues[-1].link._http._transport.tricks.clear()
         with pytest.raises(CallPending, match="make the same call again"):
             fleet.step(FLY + 1)
-        found, expected = fleet.step(FLY), local.step(FLY)
-        np.testing.assert_array_equal(found[0], expected[0])
+        actual, expected = fleet.step(FLY), local.step(FLY)
+        np.testing.assert_array_equal(actual[0], expected[0])
         np.testing.assert_array_equal(fleet.step(FLY)[0], local.step(FLY)[0])
 
 
@@ -136,11 +136,11 @@ def test_whatever_the_network_does_each_call_is_made_once(place: Place, seed: in
         for _ in range(40):
             kind, rows, actions = int(rng.integers(3)), rng.permutation(4)[: rng.integers(1, 5)], rng.integers(0, 2, 4)
             try:
-                found = play(fleet, kind, rows, actions, insist)
+                actual = play(fleet, kind, rows, actions, insist)
             finally:
                 for network in networks:
                     network.tricks = []
-            assert mismatches(play(local, kind, rows, actions, lambda call: call()), found) == []
+            assert mismatches(play(local, kind, rows, actions, lambda call: call()), actual) == []
 
 
 def test_a_reset_that_was_not_answered_is_made_once(place: Place) -> None:

@@ -19,8 +19,8 @@ NUM_ENVS, NUM_STEPS, KILL = 6, 24, 9
 
 
 def step_all(remote: Any, local: Any, actions: NDArray[np.int64]) -> None:
-    found, expected = remote.step(actions), local.step(actions)
-    for one, other in zip(found[:4], expected[:4], strict=True):
+    actual, expected = remote.step(actions), local.step(actions)
+    for one, other in zip(actual[:4], expected[:4], strict=True):
         np.testing.assert_array_equal(one, other)
 
 

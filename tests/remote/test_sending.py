@@ -56,10 +56,10 @@ def test_any_order_of_rows_matches_a_local_fleet(
             for fleet in (local, remote):
                 fleet.send(actions, rows)
             *expected, expected_rows = local.recv()
-            *found, found_rows = remote.recv(timeout_s=PATIENCE_S)
+            *actual, found_rows = remote.recv(timeout_s=PATIENCE_S)
             order = np.argsort(expected_rows)[np.argsort(np.argsort(found_rows))]
             assert sorted(found_rows) == sorted(rows)
-            compare([*(in_order(part, order) for part in expected[:4]), take_infos(expected[4], order)], found)
+            compare([*(in_order(part, order) for part in expected[:4]), take_infos(expected[4], order)], actual)
             for name in ("episode_ids", "episode_returns", "episode_lengths", "active_count", "terminated_indices"):
                 np.testing.assert_array_equal(getattr(remote, name), getattr(local, name))
         actions = np.zeros(NUM_ENVS, np.int64)

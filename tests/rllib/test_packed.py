@@ -82,9 +82,9 @@ def rollout_of(make_fleet: Any) -> PackedRollout:
 
 def test_every_fleet_is_packed_alike(make_fleet: Any) -> None:
     """The same rollout, to the last bit, with the hidden last observations of episodes that were cut off."""
-    expected, found = rollout_of(adopted), rollout_of(make_fleet)
-    assert len(found.cut_rows) > 3
-    assert not mismatches(dataclasses.asdict(expected), dataclasses.asdict(found))
+    expected, actual = rollout_of(adopted), rollout_of(make_fleet)
+    assert len(actual.cut_rows) > 3
+    assert not mismatches(dataclasses.asdict(expected), dataclasses.asdict(actual))
 
 
 def test_views_that_the_next_step_overwrites() -> None:

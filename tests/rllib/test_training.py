@@ -57,12 +57,12 @@ def test_compare_writes_figures_and_plots(
         runpy.run_module("vecenv.run_training", run_name="__main__")
     assert ended.value.code == 0
     assert "left out: batches of 64 with 65 sub-environments, less than a step" in capsys.readouterr().out
-    found = json.loads((tmp_path / "compare.json").read_text())
-    assert [(one["plan"]["way"], one["plan"]["num_envs"]) for one in found] == [
+    figures = json.loads((tmp_path / "compare.json").read_text())
+    assert [(one["plan"]["way"], one["plan"]["num_envs"]) for one in figures] == [
         ("vec", 4), ("packed_vec", 4), ("vec", 16), ("packed_vec", 16),
     ]  # fmt: skip
-    assert all(64 <= one["samples"] < 64 + 16 for one in found)
-    assert "learner: estimate_advantages" in found[1]["connectors"]
+    assert all(64 <= one["samples"] < 64 + 16 for one in figures)
+    assert "learner: estimate_advantages" in figures[1]["connectors"]
     for plot in ("throughput.png", "connectors.png"):
         assert imageio.imread(tmp_path / plot).std() > 0
 

@@ -52,8 +52,8 @@ def episodes_of(make_fleet: Any) -> list[Any]:
 
 def test_a_fleet_is_rllibs_vector_environment(make_fleet: Any) -> None:
     """It samples the same episodes, to the last bit, whichever fleet it is."""
-    expected, found = episodes_of(adopted), episodes_of(make_fleet)
-    assert not mismatches(expected, found)
+    expected, actual = episodes_of(adopted), episodes_of(make_fleet)
+    assert not mismatches(expected, actual)
 
 
 def test_a_kernel_needs_no_registration() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 
 def find_postgres() -> Path | None:
-    found = shutil.which("pg_ctl")
+    pg_ctl = shutil.which("pg_ctl")
     folders = [
-        *([Path(found).parent] if found else []),
+        *([Path(pg_ctl).parent] if pg_ctl else []),
         *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
     ]
     return next((folder for folder in folders if (folder / "initdb").exists()), None)

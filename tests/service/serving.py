@@ -75,18 +75,18 @@ class Command:
 
     def _read_until(self, pattern: str) -> str:
         deadline = time.monotonic() + PATIENCE_S
-        found = [match for line in self.lines if (match := re.search(pattern, line))]
+        matches = [match for line in self.lines if (match := re.search(pattern, line))]
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            while not found:
+            while not matches:
                 is_there = selector.select(deadline - time.monotonic())
                 assert is_there, f"the service did not start in {PATIENCE_S} s; it printed {self.lines}"
                 line = self._process.stdout.readline().decode()
                 assert line, self._process.stderr.read() if self._process.stderr else ""
                 self.lines.append(line)
-                found = [match for match in [re.search(pattern, line)] if match]
-        return str(found[0][1])
+                matches = [match for match in [re.search(pattern, line)] if match]
+        return str(matches[0][1])
 
     def kill(self) -> None:
         self._process.kill()

@@ -66,8 +66,8 @@ def test_rewards_that_no_score_can_hold_end_no_episode(
         fleet = here.create(user, ODD, 2, mode="ranked")
         here.reset(user, fleet)
         here.step(user, fleet, 1, [0, 4])
-        for action, told in ((1, "nan"), (2, "inf"), (3, "-inf")):
-            with pytest.raises(EnvFailed, match=f"sub-environment 0 the reward {told},"):
+        for action, reward in ((1, "nan"), (2, "inf"), (3, "-inf")):
+            with pytest.raises(EnvFailed, match=f"sub-environment 0 the reward {reward},"):
                 here.step(user, fleet, 2, [action, 0])
         with pytest.raises(EnvFailed, match=r"sub-environment 1 .* its return is 2e\+100, which no score can hold"):
             here.step(user, fleet, 2, [0, 4])

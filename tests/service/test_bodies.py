@@ -42,11 +42,11 @@ def posts(http: httpx.Client) -> list[str]:
     """Paths of all routes that may have a body."""
     described = http.get("/openapi.json").json()["paths"]
     pages = [route for router in (account.router, administration.router) for route in router.routes]
-    found = [path for path, calls in described.items() if set(calls) - {"get"}]
-    found += [route.path for route in pages if "POST" in route.methods]  # type: ignore[attr-defined]  # of all pages
-    assert len(found) > 15
-    assert set(BATCHES) < set(found)
-    return found
+    paths = [path for path, calls in described.items() if set(calls) - {"get"}]
+    paths += [route.path for route in pages if "POST" in route.methods]  # type: ignore[attr-defined]  # of all pages
+    assert len(paths) > 15
+    assert set(BATCHES) < set(paths)
+    return paths
 
 
 def connect(http: httpx.Client) -> socket.socket:

@@ -178,8 +178,8 @@ def test_errors_have_a_detail(ann: Caller, path: str, body: dict[str, Any], stat
 def test_an_unknown_action_is_refused_in_words(ann: Caller) -> None:
     ids = group(ann, 2)
     refused = ann.json("/episode/step", episode_id=ids[0], action=3)
-    told = "action=3: pass one of 0 (fly), 1 (repair), 2 (sell)"
-    assert (refused.status_code, refused.json()["detail"]) == (422, told)
+    message = "action=3: pass one of 0 (fly), 1 (repair), 2 (sell)"
+    assert (refused.status_code, refused.json()["detail"]) == (422, message)
     reply = step(ann, ids, [0, -1])
     assert ["error" in info for info in reply["infos"]] == [False, True]
     assert "action=-1" in reply["infos"][1]["error"]

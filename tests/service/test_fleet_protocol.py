@@ -34,10 +34,10 @@ def test_trajectories_are_those_of_a_local_fleet(ann: Caller, env: str, steps: i
             np.testing.assert_array_equal(reply["rewards"], rewards)
             np.testing.assert_array_equal(reply["terminated"], terminated)
             np.testing.assert_array_equal(reply["truncated"], truncated)
-            found = infos_from_plain(reply["infos"], 4)
-            assert set(found) == set(infos)
+            actual_infos = infos_from_plain(reply["infos"], 4)
+            assert set(actual_infos) == set(infos)
             if "episode" in infos:
-                np.testing.assert_array_equal(found["episode"]["r"], infos["episode"]["r"])
+                np.testing.assert_array_equal(actual_infos["episode"]["r"], infos["episode"]["r"])
         described = unpack(ann.get(f"/fleets/{fleet}").content)
         np.testing.assert_array_equal(described["episode_ids"], local.episode_ids)
         np.testing.assert_array_equal(described["ended"], local.terminated_indices)

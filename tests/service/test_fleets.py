@@ -79,11 +79,11 @@ class Process:
 
 @contextlib.contextmanager
 def process(settings: Settings) -> Iterator[Process]:
-    made = Process(settings)
+    here = Process(settings)
     try:
-        yield made
+        yield here
     finally:
-        made.close()
+        here.close()
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, "envfleet/CartPole-v1", TURBOFAN])
@@ -331,8 +331,8 @@ def test_a_call_that_makes_a_fleet_may_come_many_times_at_once(tmp_path: Path) -
         config = FleetConfig(
             env=CARTPOLE, version=version, num_envs=1, autoreset_mode="NEXT_STEP", mode="training", options={}
         )
-        made = pool.map(lambda _: here.fleets.create(user.user_id, config, "the same key"), range(4))
-        assert len(set(made)) == here.count(FleetRow) == here.fleets.num_held == 1
+        fleets = pool.map(lambda _: here.fleets.create(user.user_id, config, "the same key"), range(4))
+        assert len(set(fleets)) == here.count(FleetRow) == here.fleets.num_held == 1
 
 
 def test_another_process_does_not_make_a_used_fleet_idle(tmp_path: Path) -> None:

@@ -100,10 +100,10 @@ def test_what_fails_once_is_brought_back_to_where_it_stood(
             here.call(user, fleet, seq, **events[each])
         with pytest.raises(EnvFailed, match=re.escape(told)):
             here.call(user, fleet, 2, **events[call])
-        found = here.call(user, fleet, 2, **events[call])
+        actual = here.call(user, fleet, 2, **events[call])
         for seq, each in enumerate(("reset", "step", call)):
             expected = here.call(user, other, seq, **events[each])
-    np.testing.assert_array_equal(found["observations"], expected["observations"])
+    np.testing.assert_array_equal(actual["observations"], expected["observations"])
 
 
 @pytest.mark.parametrize("name", ["unheard_of", "np_random"])  # the environment raises; a value that cannot be sent

@@ -222,17 +222,17 @@ def test_one_user_has_half_of_the_turns_at_most(tmp_path: Path) -> None:
         return Identity(user_id, "", "participant", user_id, None, None)
 
     async def take() -> list[str]:
-        turns, found = Turns(make_settings(tmp_path, max_running=4, queue_timeout_s=0.05)), []
+        turns, outcomes = Turns(make_settings(tmp_path, max_running=4, queue_timeout_s=0.05)), []
         async with contextlib.AsyncExitStack() as stack:
             for user_id in (1, 1, 1, 2, 2, 3):
                 try:
                     await stack.enter_async_context(turns.take(who(user_id)))
-                    found.append("runs")
+                    outcomes.append("runs")
                 except Busy:
-                    found.append("waited")
+                    outcomes.append("waited")
         async with turns.take(who(1)):
             assert turns.num_waiting == 0
-        return found
+        return outcomes
 
     assert asyncio.run(take()) == ["runs", "runs", "waited", "runs", "runs", "waited"]
 

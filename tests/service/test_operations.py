@@ -173,23 +173,23 @@ def test_commands_say_which_database_cannot_be_reached() -> None:
     database = "postgresql+psycopg://ann:s3cret@127.0.0.1:1/envfleet"
     result = CliRunner().invoke(app, ["token", "list", "--database", database])
     assert result.exit_code == 2
-    told = "".join(result.stderr.replace("│", "").split())
-    assert "postgresql+psycopg://ann:***@127.0.0.1:1/envfleetcannotbeused" in told
+    message = "".join(result.stderr.replace("│", "").split())
+    assert "postgresql+psycopg://ann:***@127.0.0.1:1/envfleetcannotbeused" in message
     assert "s3cret" not in result.stderr
 
 
 def test_a_start_that_fails_makes_no_token(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, offers=(make_offer("CartPole-v1"),))
-    told: list[str] = []
+    messages: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for host, port, advice in (
             ("127.0.0.1", taken.getsockname()[1], "choose another --port"),
             ("192.0.2.1", 0, "--host 192.0.2.1 is not an address of this machine"),
         ):
             with pytest.raises(InvalidArgument, match=re.escape(advice)):
-                run_service(settings, host=host, port=port, workers=1, tell=told.append)
+                run_service(settings, host=host, port=port, workers=1, tell=messages.append)
     store = Store(settings.database)
-    assert (told, Tokens(store).has_any()) == ([], False)
+    assert (messages, Tokens(store).has_any()) == ([], False)
     store.close()
 
 
@@ -200,8 +200,8 @@ def test_mistakes_are_told_at_the_start(tmp_path: Path) -> None:
         (["--env", "CartPole-v1"], "does not exist: make it"),
     ):
         result = CliRunner().invoke(app, ["serve", "--database", database, *options])
-        told = " ".join(result.stderr.replace("│", "").split())
-        assert (result.exit_code, clue in told) == (2, True), told
+        message = " ".join(result.stderr.replace("│", "").split())
+        assert (result.exit_code, clue in message) == (2, True), message
 
 
 def test_help_fits_a_terminal_of_80_columns() -> None:

@@ -35,9 +35,9 @@ def test_rows_are_told_in_the_order_that_was_asked_for(env: str, backend: str) -
     with envfleet.make(env, 4, backend="serial") as other:
         other.reset(seed=1)
         for _ in range(3):
-            found, expected = make(fleet, do="step", actions=actions[rows], rows=rows), other.step(actions)
+            actual, expected = make(fleet, do="step", actions=actions[rows], rows=rows), other.step(actions)
             for name, values in zip(("observations", "rewards", "terminated", "truncated"), expected[:4], strict=True):
-                np.testing.assert_array_equal(found[name], values[rows])
+                np.testing.assert_array_equal(actual[name], values[rows])
     fleet.close()
 
 

@@ -28,7 +28,7 @@ def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
         http = stack.enter_context(httpx.Client(base_url=command.url, timeout=PATIENCE_S))
         caller = Caller(http, token)
         fleet = caller.create(TURBOFAN, NUM_ENVS, autoreset_mode="SAME_STEP")
-        found = [caller.call(f"/fleets/{fleet}/reset", seq=0, seeds=3)["observations"]]
+        actual = [caller.call(f"/fleets/{fleet}/reset", seq=0, seeds=3)["observations"]]
         episode = caller.json("/episode/create").json()["episode_id"]
         episode = caller.json("/episode/reset", episode_id=episode, seed=5).json()["new_episode_id"]
         rewards: list[Any] = []
@@ -44,7 +44,7 @@ def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
                 without_times = [_without_times(each) for each in (reply, again)]
                 assert without_times[0] == without_times[1]
             values = _values(reply)
-            found.append(values["observations"])
+            actual.append(values["observations"])
             rewards.append(values["rewards"])
             if k % 10 == 0:
                 stepped = caller.json("/episode/step", episode_id=episode, action=int(k == 30), step_size=7)
@@ -54,10 +54,10 @@ def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
         assert flown == [7, 14, 21, 28, 35, 42]
         assert command.stop() in (0, -signal.SIGTERM)  # uvicorn ends itself by the signal when all is done
     with envfleet.make(TURBOFAN, NUM_ENVS, backend="kernel", autoreset_mode="SAME_STEP") as local:
-        np.testing.assert_array_equal(found[0], local.reset(seed=3)[0])
+        np.testing.assert_array_equal(actual[0], local.reset(seed=3)[0])
         for k in range(NUM_STEPS):
             observations, expected, *_ = local.step(actions[k])
-            np.testing.assert_array_equal(found[k + 1], observations)
+            np.testing.assert_array_equal(actual[k + 1], observations)
             np.testing.assert_array_equal(rewards[k], expected)
 
 

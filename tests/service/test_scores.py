@@ -53,11 +53,11 @@ def expect(rows: list[dict[str, Any]], env: str, limit: int) -> dict[int, list[f
     """Return the scored episodes of each user, newest first."""
     ranked = [{**row, "id": k} for k, row in enumerate(rows) if row["env"] == env and row["is_ranked"]]
     penalty = {TURBOFAN: PENALTY, OTHER: 7.5}[env]
-    found: dict[int, list[float]] = defaultdict(list)
+    totals: dict[int, list[float]] = defaultdict(list)
     for row in sorted(ranked, key=lambda row: (row["started_at"], row["env_index"], row["id"]), reverse=True):
-        if len(found[row["user_id"]]) < limit:
-            found[row["user_id"]].append(row["total"] - (penalty if row["outcome"] == "abandoned" else 0.0))
-    return found
+        if len(totals[row["user_id"]]) < limit:
+            totals[row["user_id"]].append(row["total"] - (penalty if row["outcome"] == "abandoned" else 0.0))
+    return totals
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100, 10_000])
@@ -79,9 +79,9 @@ def test_a_leaderboard_does_not_look_at_all_episodes(full: tuple[Process, list[d
     query = str(_board(TURBOFAN, 100, 0.0).compile(engine, compile_kwargs={"literal_binds": True}))
     with engine.connect() as connection:
         plan = [row[-1] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")]
-    found = [step for step in plan if "episodes" in step]
-    assert len(found) == 2, plan
-    assert all("INDEX episodes_last_begun (env=? AND is_ranked=? AND user_id=?" in step for step in found), plan
+    scans = [step for step in plan if "episodes" in step]
+    assert len(scans) == 2, plan
+    assert all("INDEX episodes_last_begun (env=? AND is_ranked=? AND user_id=?" in step for step in scans), plan
 
 
 def test_many_who_look_at_once_read_a_leaderboard_once(

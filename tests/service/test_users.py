@@ -112,12 +112,12 @@ def test_calls_of_administrators_say_what_they_refuse(tmp_path: Path) -> None:
         root = Caller(http, service.tokens.create("root", role="admin"))
         service.tokens.create("ann")
         headers = {"Authorization": f"Bearer {root.token}"}
-        for path, body, told in (
+        for path, body, message in (
             ("/1/revoke", {}, "last of an administrator"),
             ("", {"name": "ann", "role": "admin"}, "user 'ann' has role='participant'"),
         ):
             refused = http.post(f"/api/v2/admin/tokens{path}", json=body, headers=headers)
-            assert (refused.status_code, told in refused.json()["detail"]) == (422, True)
+            assert (refused.status_code, message in refused.json()["detail"]) == (422, True)
         assert http.post("/api/v2/admin/tokens", json={"name": "root"}, headers=headers).status_code == 201
 
 

@@ -20,9 +20,9 @@ from envfleet.kernels import Kernel
 HELD_STEPS = 5
 
 
-def assert_same(found: Any, expected: Any, when: object = "") -> None:
+def assert_same(actual: Any, expected: Any, when: object = "") -> None:
     """Check that two arrays or numbers are equal but for one unit in the last place of a float32."""
-    np.testing.assert_allclose(found, expected, rtol=1.2e-7, atol=1.2e-7, err_msg=str(when))
+    np.testing.assert_allclose(actual, expected, rtol=1.2e-7, atol=1.2e-7, err_msg=str(when))
 
 
 @dataclasses.dataclass(frozen=True)

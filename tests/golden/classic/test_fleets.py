@@ -46,11 +46,11 @@ class Gap:
     def __init__(self) -> None:
         self._largest = 0.0
 
-    def add(self, found: Any, expected: Any) -> None:
-        found, expected = np.asarray(found), np.asarray(expected)
-        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        if found.tobytes() != expected.tobytes():
-            largest = float(np.abs(found.astype(np.float64) - expected).max())
+    def add(self, actual: Any, expected: Any) -> None:
+        actual, expected = np.asarray(actual), np.asarray(expected)
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        if actual.tobytes() != expected.tobytes():
+            largest = float(np.abs(actual.astype(np.float64) - expected).max())
             self._largest = max(self._largest, largest, sys.float_info.min)  # other bits may be a zero of another sign
 
     def __str__(self) -> str:
@@ -66,12 +66,12 @@ def test_whole_episodes_are_as_equal_as_the_documentation_says(pair: Pair, mode:
     num_ended = num_terminated = 0
     with make_fleet(pair, NUM_ENVS, mode) as fleet:
         expected, _ = originals.reset(seed=SEED)
-        found, _ = fleet.reset(seed=SEED)
+        actual, _ = fleet.reset(seed=SEED)
         for step in range(pair.num_steps):
-            observations_gap.add(found, expected)
+            observations_gap.add(actual, expected)
             actions = pair.actions(expected, step, rng)
             expected, rewards, terminated, truncated, infos = originals.step(actions)
-            found, found_rewards, found_terminated, found_truncated, found_infos = fleet.step(actions)
+            actual, found_rewards, found_terminated, found_truncated, found_infos = fleet.step(actions)
             rewards_gap.add(found_rewards, rewards)
             np.testing.assert_array_equal(found_terminated, terminated, err_msg=str(step))
             np.testing.assert_array_equal(found_truncated, truncated, err_msg=str(step))

@@ -54,10 +54,10 @@ def compare_episode(
         action = actions[seed % 3] if actions.ndim == 2 else int(actions[seed % 3])
         action = action * np.float32(action_scale) if actions.ndim == 2 else action
         expected, reward, terminated, truncated, _ = original.step(action)
-        found = env.step(action)
-        assert_same(found[0], expected, step)
-        assert_same(found[1], float(reward), step)
-        assert found[2] == terminated
+        actual = env.step(action)
+        assert_same(actual[0], expected, step)
+        assert_same(actual[1], float(reward), step)
+        assert actual[2] == terminated
         ended = terminated or truncated
         step += 1
 

@@ -201,15 +201,15 @@ def test_the_two_player_environment_plays_the_same_games(settings: dict[str, Any
     for game in range(12):
         seed = 3 if game == 0 else None
         expected, info = env.reset(seed=seed)
-        found, found_info = compiled.reset(seed=seed)
-        np.testing.assert_array_equal(found, expected)
+        actual, found_info = compiled.reset(seed=seed)
+        np.testing.assert_array_equal(actual, expected)
         assert found_info == info
         ended = False
         while not ended:
             actions = rng.uniform(-1.2, 1.2, (2, 4)).astype(np.float32)
             expected, *results = env.step(actions)
-            found, *found_results = compiled.step(actions)
-            np.testing.assert_array_equal(found, expected)
+            actual, *found_results = compiled.step(actions)
+            np.testing.assert_array_equal(actual, expected)
             assert found_results == results
             ended = bool(results[1] or results[2])
 

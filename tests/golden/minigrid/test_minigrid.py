@@ -101,9 +101,9 @@ def test_layouts_are_the_same(env_id: str) -> None:
     env = PlainEnv(read_kernel(KERNELS[env_id]))
     for seed in range(100):
         expected, _ = original.reset(seed=seed)
-        found = env.reset(seed)
+        actual = env.reset(seed)
         np.testing.assert_array_equal(env.state.cells, cells(original), err_msg=str(seed))
-        np.testing.assert_array_equal(found, expected["image"], err_msg=str(seed))
+        np.testing.assert_array_equal(actual, expected["image"], err_msg=str(seed))
         state = (env.state.x, env.state.y, env.state.direction)
         assert state == (*original.unwrapped.agent_pos, expected["direction"])
 
@@ -116,15 +116,15 @@ def test_whole_episodes_are_the_same(env_id: str, mode: AutoresetMode) -> None:
     num_ended = 0
     with envfleet.make(f"envfleet/{env_id}", NUM_ENVS, backend="kernel", autoreset_mode=mode, max_steps=LIMIT) as fleet:
         expected, _ = originals.reset(seed=SEED)
-        found, infos = fleet.reset(seed=SEED)
+        actual, infos = fleet.reset(seed=SEED)
         for step in range(NUM_STEPS):
-            np.testing.assert_array_equal(found, expected, err_msg=str(step))
+            np.testing.assert_array_equal(actual, expected, err_msg=str(step))
             np.testing.assert_array_equal(infos["direction"], originals.get_attr("agent_dir"), err_msg=str(step))
             actions = np.array([act(view, rng) for view in expected])
             seen |= {("carry", int(kind)) for kind in expected[:, 3, 6, 0]}
             seen |= {("do", int(action), int(kind)) for action, kind in zip(actions, expected[:, 3, 5, 0], strict=True)}
             expected, rewards, terminated, truncated, _ = originals.step(actions)
-            found, found_rewards, found_terminated, found_truncated, infos = fleet.step(actions)
+            actual, found_rewards, found_terminated, found_truncated, infos = fleet.step(actions)
             np.testing.assert_array_equal(found_rewards, rewards, err_msg=str(step))
             np.testing.assert_array_equal(found_terminated, terminated, err_msg=str(step))
             np.testing.assert_array_equal(found_truncated, truncated, err_msg=str(step))

@@ -82,15 +82,15 @@ def test_an_administrator_makes_rotates_and_revokes_tokens(page: Page, service: 
     follow(page.get_by_role("button", name="Create token"))
     first = page.locator("#new-token").inner_text()
     check(page)
-    made = service.tokens.check(first)
-    assert (made.name, made.role, made.max_live_envs) == (name, "participant", 64)
+    identity = service.tokens.check(first)
+    assert (identity.name, identity.role, identity.max_live_envs) == (name, "participant", 64)
     mine = page.locator("#tokens").get_by_role("row").filter(has_text=name)
     mine.get_by_text("Change").click()
     follow(mine.get_by_role("button", name="Rotate"))
     expect(page.get_by_role("alert")).to_contain_text(name)
     second = page.locator("#new-token").inner_text()
     assert second != first
-    assert service.tokens.check(second).user_id == made.user_id
+    assert service.tokens.check(second).user_id == identity.user_id
     expect(mine.filter(has_text="revoked")).to_have_count(1)
     mine.get_by_text("Change").click()
     follow(mine.get_by_role("button", name="Revoke"))

@@ -26,16 +26,16 @@ def _replay_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def close_later() -> Iterator[Make]:
     """Construct vector environments that are closed after the test, whatever state it leaves them in."""
-    made: list[Any] = []
+    opened: list[Any] = []
 
     def construct(kind: Make, *args: Any, **kwargs: Any) -> Any:
-        made.append(kind(*args, **kwargs))
-        return made[-1]
+        opened.append(kind(*args, **kwargs))
+        return opened[-1]
 
     yield construct
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a call was under way
-        while made:  # the list outlives the test, and what it holds the fleets' memory
-            envs = made.pop()
+        while opened:  # the list outlives the test, and what it holds the fleets' memory
+            envs = opened.pop()
             envs.close(**({"terminate": True} if hasattr(envs, "call_async") else {}))
             del envs

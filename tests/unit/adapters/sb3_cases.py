@@ -28,8 +28,8 @@ OURS = [pytest.param(SERIAL, id="serial"), pytest.param(PROCESS, id="process")]
 ALL = [pytest.param(DummyVecEnv, id="dummy"), *OURS]
 
 
-def same(expected: Any, found: Any) -> None:
-    different = mismatches(plain(expected), plain(found))
+def same(expected: Any, actual: Any) -> None:
+    different = mismatches(plain(expected), plain(actual))
     assert not different, different
 
 

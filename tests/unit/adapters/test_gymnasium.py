@@ -32,8 +32,8 @@ PAIRS = pytest.mark.parametrize(("theirs", "ours"), [ASYNC, SYNC], ids=["async",
 ALL = pytest.mark.parametrize("kind", [*ASYNC, *SYNC])
 
 
-def same(expected: Any, found: Any) -> None:
-    different = mismatches([*expected[:-1], dict(expected[-1])], [*found[:-1], dict(found[-1])])
+def same(expected: Any, actual: Any) -> None:
+    different = mismatches([*expected[:-1], dict(expected[-1])], [*actual[:-1], dict(actual[-1])])
     assert not different, different
 
 
@@ -51,32 +51,35 @@ def test_same_results(theirs: Make, ours: Make, mode: AutoresetMode, kind: str, 
         "cartpole": [cartpole] * 3,
     }
     env_fns = made_of[kind]
-    expected, found = close_later(theirs, env_fns, autoreset_mode=mode), close_later(ours, env_fns, autoreset_mode=mode)
-    same(expected.reset(seed=7), found.reset(seed=7))
+    expected, actual = (
+        close_later(theirs, env_fns, autoreset_mode=mode),
+        close_later(ours, env_fns, autoreset_mode=mode),
+    )
+    same(expected.reset(seed=7), actual.reset(seed=7))
     expected.action_space.seed(1)
     for _ in range(30):
         actions = expected.action_space.sample()
         result = expected.step(actions)
-        same(result, found.step(actions))
+        same(result, actual.step(actions))
         ended = result[2] | result[3]
         if mode is AutoresetMode.DISABLED and ended.any():
-            same(*(envs.reset(options={"reset_mask": ended.copy()}) for envs in (expected, found)))
-    same(expected.reset(seed=[3, None, 5]), found.reset(seed=[3, None, 5]))
-    same(expected.reset(options={"start": 2}), found.reset(options={"start": 2}))
+            same(*(envs.reset(options={"reset_mask": ended.copy()}) for envs in (expected, actual)))
+    same(expected.reset(seed=[3, None, 5]), actual.reset(seed=[3, None, 5]))
+    same(expected.reset(options={"start": 2}), actual.reset(options={"start": 2}))
 
 
 @PAIRS
 @pytest.mark.parametrize("kind", ["box", "image", "discrete", "multidiscrete", "multibinary", "nested", "tuple"])
 def test_same_results_in_any_space(theirs: Make, ours: Make, kind: str, close_later: Make) -> None:
     env_fns = [functools.partial(SpaceEnv, kind, kind)] * 2
-    expected, found = close_later(theirs, env_fns), close_later(ours, env_fns)
-    assert expected.observation_space == found.observation_space
-    assert expected.action_space == found.action_space
-    same(expected.reset(seed=7), found.reset(seed=7))
+    expected, actual = close_later(theirs, env_fns), close_later(ours, env_fns)
+    assert expected.observation_space == actual.observation_space
+    assert expected.action_space == actual.action_space
+    same(expected.reset(seed=7), actual.reset(seed=7))
     expected.action_space.seed(1)
     for _ in range(6):
         actions = expected.action_space.sample()
-        same(expected.step(actions), found.step(actions))
+        same(expected.step(actions), actual.step(actions))
 
 
 @PAIRS
@@ -102,14 +105,14 @@ def test_same_results_in_any_space(theirs: Make, ours: Make, kind: str, close_la
 def test_actions_arrive_as_they_are(theirs: Make, ours: Make, space: Any, actions: Any, close_later: Make) -> None:
     """Neither cast nor checked: type, dtype and value of what each sub-environment gets."""
     env_fns: EnvFns = [functools.partial(Typing, space)] * 2
-    expected, found = close_later(theirs, env_fns), close_later(ours, env_fns)
-    for envs in (expected, found):
+    expected, actual = close_later(theirs, env_fns), close_later(ours, env_fns)
+    for envs in (expected, actual):
         envs.reset(seed=0)
-    same(expected.step(actions), found.step(actions))
+    same(expected.step(actions), actual.step(actions))
     if theirs is ASYNC[0]:
-        for envs in (expected, found):
+        for envs in (expected, actual):
             envs.step_async(actions)
-        same(expected.step_wait(), found.step_wait())
+        same(expected.step_wait(), actual.step_wait())
 
 
 @ALL
@@ -130,23 +133,23 @@ ZERO = np.array(0)
 def test_same_infos(theirs: Make, ours: Make, kind: str, close_later: Make) -> None:
     """Nothing is added to what the sub-environments say: no `"episode"` of the fleet's own."""
     env_fns = [functools.partial(InfoEnv, kind, index) for index in range(3)]
-    expected, found = close_later(theirs, env_fns), close_later(ours, env_fns)
-    same(expected.reset(seed=7), found.reset(seed=7))
+    expected, actual = close_later(theirs, env_fns), close_later(ours, env_fns)
+    same(expected.reset(seed=7), actual.reset(seed=7))
     for _ in range(7):
-        same(*(envs.step(np.ones(3, int)) for envs in (expected, found)))
+        same(*(envs.step(np.ones(3, int)) for envs in (expected, actual)))
 
 
 @PAIRS
 def test_same_attributes(theirs: Make, ours: Make, close_later: Make) -> None:
     env_fns = [functools.partial(cartpole, render_mode="rgb_array")] * 2
-    expected, found = close_later(theirs, env_fns), close_later(ours, env_fns)
+    expected, actual = close_later(theirs, env_fns), close_later(ours, env_fns)
     for name in (
         *("num_envs", "observation_space", "single_observation_space", "action_space", "single_action_space"),
         *("render_mode", "closed", "env_fns", "autoreset_mode", "metadata"),
     ):
-        assert getattr(found, name) == getattr(expected, name), name
-    assert isinstance(found, VectorEnv)
-    assert found.unwrapped is found
+        assert getattr(actual, name) == getattr(expected, name), name
+    assert isinstance(actual, VectorEnv)
+    assert actual.unwrapped is actual
 
 
 @ALL
@@ -393,10 +396,10 @@ class _LooseResults(CountingEnv):
 @PAIRS
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_more_keys_and_rewards_that_are_none(theirs: Make, ours: Make, mode: AutoresetMode, close_later: Make) -> None:
-    expected, found = (close_later(kind, [_LooseResults] * 2, autoreset_mode=mode) for kind in (theirs, ours))
-    same(expected.reset(seed=7), found.reset(seed=7))
+    expected, actual = (close_later(kind, [_LooseResults] * 2, autoreset_mode=mode) for kind in (theirs, ours))
+    same(expected.reset(seed=7), actual.reset(seed=7))
     for _ in range(7):
-        result, other = (envs.step(np.array([1, 2])) for envs in (expected, found))
+        result, other = (envs.step(np.array([1, 2])) for envs in (expected, actual))
         for infos in (result[-1], other[-1]):
             infos.pop("final_obs", None)  # ours is what the space holds
         np.testing.assert_array_equal(result[1], other[1])

@@ -23,12 +23,12 @@ from envfleet.testing import CountingEnv, InfoEnv
 @pytest.mark.parametrize("name", list(ROLLOUTS))
 def test_same_trajectories(ours: Make, name: str, close_later: Make) -> None:
     """Observations, rewards, dones, infos, infos of resets, seeds: step by step, to the bit and the dtype."""
-    expected, found = close_later(DummyVecEnv, ROLLOUTS[name]), close_later(ours, ROLLOUTS[name])
-    assert expected.observation_space == found.observation_space
-    assert expected.action_space == found.action_space
-    assert expected.seed(5) == found.seed(5)
-    same(expected.reset(), found.reset())
-    same(expected.reset_infos, found.reset_infos)
+    expected, actual = close_later(DummyVecEnv, ROLLOUTS[name]), close_later(ours, ROLLOUTS[name])
+    assert expected.observation_space == actual.observation_space
+    assert expected.action_space == actual.action_space
+    assert expected.seed(5) == actual.seed(5)
+    same(expected.reset(), actual.reset())
+    same(expected.reset_infos, actual.reset_infos)
     expected.action_space.seed(1)
     num_ended = 0
     for _ in range(60):
@@ -36,10 +36,10 @@ def test_same_trajectories(ours: Make, name: str, close_later: Make) -> None:
         if not isinstance(expected.action_space, (spaces.Dict, spaces.Tuple)):
             actions = np.stack(actions)
         *results, infos = expected.step(actions)
-        *own_results, own_infos = found.step(actions)
+        *own_results, own_infos = actual.step(actions)
         same(results, own_results)
         same(infos, [bare(info) for info in own_infos])
-        same(expected.reset_infos, found.reset_infos)
+        same(expected.reset_infos, actual.reset_infos)
         assert results[2].tolist() == ["episode" in info for info in own_infos]
         num_ended += results[2].sum()
     assert num_ended > 1
@@ -55,17 +55,17 @@ def test_episodes_as_monitor_has_them(ours: Make, close_later: Make) -> None:
     with pytest.raises(KeyError):
         run(close_later(ours, monitored), 10)  # Monitor itself asks for the keyword: it is Monitor that was at work
     expected = run(close_later(DummyVecEnv, [lambda: Monitor(env_fns[0]())] * 2), 25)
-    found = run(close_later(ours, env_fns), 25)
+    actual = run(close_later(ours, env_fns), 25)
     kept = run(close_later(ours, [lambda: Monitor(env_fns[0]())] * 2), 25)
     assert len(expected) == 4
-    for one, other, own in zip(expected, found, kept, strict=True):
+    for one, other, own in zip(expected, actual, kept, strict=True):
         assert other["r"] == pytest.approx(one["r"])
         assert other["l"] == own["l"] == one["l"] == 10
         assert own["r"] == one["r"]
         assert set(other) == set(one) == {"r", "l", "t"}
         assert 0 < other["t"] < 60
         assert {key: type(value) for key, value in other.items()} == {"r": float, "l": int, "t": float}
-    times = [episode["t"] for episode in found]
+    times = [episode["t"] for episode in actual]
     assert times == sorted(times)  # seconds since the beginning, not of the episode
     assert times[0] < times[-1]
 
@@ -86,12 +86,12 @@ def run(env: Any, num_steps: int) -> list[dict[str, Any]]:
 def test_options_that_change_infos(options: dict[str, Any], close_later: Make) -> None:
     """`info["episode"]` and `terminal_observation` are there, and nothing more."""
     expected = close_later(SERIAL, [functools.partial(CountingEnv, 2)] * 2)
-    found = close_later(SERIAL, [functools.partial(CountingEnv, 2)] * 2, **options)
-    for env in (expected, found):
+    actual = close_later(SERIAL, [functools.partial(CountingEnv, 2)] * 2, **options)
+    for env in (expected, actual):
         env.seed(1)
         env.reset()
     for step in range(3):
-        own, others = expected.step(np.zeros(2, int))[3], found.step(np.zeros(2, int))[3]
+        own, others = expected.step(np.zeros(2, int))[3], actual.step(np.zeros(2, int))[3]
         for info, other in zip(own, others, strict=True):
             if "final_infos" in options:
                 info.pop("draw")  # the environment's own infos of the last step are left out, too

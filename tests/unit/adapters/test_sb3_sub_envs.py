@@ -165,14 +165,14 @@ def test_no_frames(kind: Make, close_later: Make) -> None:
     ids=["normalize", "normalize dict", "stack", "stack images", "check nan", "three"],
 )
 def test_under_wrappers(name: str, wrap: Make, close_later: Make) -> None:
-    expected, found = (wrap(close_later(kind, ROLLOUTS[name])) for kind in (DummyVecEnv, SERIAL))
-    expected.seed(2), found.seed(2)
-    same(expected.reset(), found.reset())
+    expected, actual = (wrap(close_later(kind, ROLLOUTS[name])) for kind in (DummyVecEnv, SERIAL))
+    expected.seed(2), actual.seed(2)
+    same(expected.reset(), actual.reset())
     expected.action_space.seed(1)
     for _ in range(25):
         actions = np.stack([expected.action_space.sample() for _ in range(expected.num_envs)])
         *results, infos = expected.step(actions)
-        *own_results, own_infos = found.step(actions)
+        *own_results, own_infos = actual.step(actions)
         same(results, own_results)
         same(infos, [bare(info) for info in own_infos])
 

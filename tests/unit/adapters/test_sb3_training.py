@@ -54,8 +54,8 @@ def learnt() -> list[Any]:
 def test_ppo_learns_the_same_on_every_fleet(make_fleet: Make, learnt: list[Any], close_later: Make) -> None:
     """To the last weight: everything that a trainer reads is the same as with `DummyVecEnv`, in the same order."""
     fleet = make_fleet(num_envs=4, autoreset_mode="SAME_STEP", max_episode_steps=15)
-    for expected, found in zip(learnt, learn(close_later(FleetVecEnv, fleet)), strict=True):
-        np.testing.assert_array_equal(expected, found)
+    for expected, actual in zip(learnt, learn(close_later(FleetVecEnv, fleet)), strict=True):
+        np.testing.assert_array_equal(expected, actual)
 
 
 class Choosing(gymnasium.Env[Any, Any]):

@@ -40,10 +40,10 @@ def check(agent: Agent[Any], folder: Path) -> None:
         "TorchScript": script(*map(torch.from_numpy, inputs.values())).numpy(),
         "ONNX": session.run(["action"], {one.name: inputs[one.name] for one in session.get_inputs()})[0],
     }
-    for form, found in actions.items():
-        assert found.shape == expected.shape, form
-        assert found.dtype == expected.dtype, form
-        assert np.abs(found - expected).max() <= 1e-5, form
+    for form, actual in actions.items():
+        assert actual.shape == expected.shape, form
+        assert actual.dtype == expected.dtype, form
+        assert np.abs(actual - expected).max() <= 1e-5, form
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")

@@ -110,7 +110,7 @@ def test_parameters_that_lie_side_by_side_by_chance_are_joined() -> None:
 def test_the_density_of_a_squashed_action_is_torchs() -> None:
     agent = SAC(SPACE, spaces.Box(-1, 1, (3,), np.float32), SACConfig(hidden=(8,), capacity=1), seed=0)
     inputs = torch.randn(100, 2)
-    actions, found = agent._propose(inputs)
+    actions, actual = agent._propose(inputs)
     means, log_stds = moments(agent._actor(inputs))
     transforms: list[torch.distributions.Transform] = [torch.distributions.TanhTransform()]
     squashed = torch.distributions.TransformedDistribution(
@@ -119,7 +119,7 @@ def test_the_density_of_a_squashed_action_is_torchs() -> None:
     is_inside = (actions.abs() < 0.999).all(dim=1)  # beyond, torch has lost the digits
     expected = squashed.log_prob(actions.double()).sum(dim=1)
     assert is_inside.sum() > 50
-    assert torch.allclose(found.double()[is_inside], expected[is_inside], atol=1e-3)
+    assert torch.allclose(actual.double()[is_inside], expected[is_inside], atol=1e-3)
 
 
 def fill(agent: Any, actions: Any, rewards: Any) -> None:

@@ -109,16 +109,16 @@ def test_compiled_is_as_plain(kernel: type[Kernel]) -> None:
     envs = [begin(kernel, 70 + row) for row in range(num_envs)]
     rng = np.random.default_rng(0)
     with envfleet.make(kernel, num_envs, backend="kernel", autoreset_mode="same_step") as fleet:
-        found, infos = fleet.reset(seed=70)
+        observations, infos = fleet.reset(seed=70)
         for _ in range(100):
-            for row, env in zip(iterate(fleet.observation_space, found), envs, strict=True):
+            for row, env in zip(iterate(fleet.observation_space, observations), envs, strict=True):
                 assert kernel.observation_space.contains(row)
                 assert data_equivalence(row, env.observe())
             np.testing.assert_array_equal(infos["action_mask"], [env.state.action_mask for env in envs])
             if kernel is not ConnectFour:
-                np.testing.assert_array_equal(infos["action_mask"], found["action_mask"])
+                np.testing.assert_array_equal(infos["action_mask"], observations["action_mask"])
             actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in infos["action_mask"]])
-            found, rewards, terminated, _, infos = fleet.step(actions)
+            observations, rewards, terminated, _, infos = fleet.step(actions)
             for row, env in enumerate(envs):
                 assert env.step(actions[row])[1:3] == (rewards[row], terminated[row])
                 if terminated[row]:

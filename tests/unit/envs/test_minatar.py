@@ -161,26 +161,26 @@ def test_episodes_are_the_same(case: Case, part: int) -> None:
     originals = [make_original(SEED + row, case.game, case.options) for row in range(case.num_envs)]
     begins, num_ended, total = np.ones(case.num_envs, np.bool_), 0, 0.0
     with envfleet.make(case.kernel, case.num_envs, backend="kernel", autoreset_mode="disabled", **params) as fleet:
-        found, _ = fleet.reset(seed=SEED)
-        boards = np.zeros_like(found)
+        actual, _ = fleet.reset(seed=SEED)
+        boards = np.zeros_like(actual)
         for step in range(case.num_steps):
             for row in np.flatnonzero(begins):
                 boards[row] = begin(originals[row])
-            np.testing.assert_array_equal(found, boards, err_msg=str(step))
+            np.testing.assert_array_equal(actual, boards, err_msg=str(step))
             set_rows(fleet, originals, case, begins)
             actions = np.array([case.act(board, rng) for board in boards])
-            found, rewards, terminated, truncated, _ = fleet.step(actions)
+            actual, rewards, terminated, truncated, _ = fleet.step(actions)
             results = [one.act(action) for one, action in zip(originals, actions.tolist(), strict=True)]
             boards = np.stack([one.state() for one in originals])
             expected, begins = (np.array(part) for part in zip(*results, strict=True))
-            np.testing.assert_array_equal(found, boards, err_msg=str(step))
+            np.testing.assert_array_equal(actual, boards, err_msg=str(step))
             np.testing.assert_array_equal(rewards, expected, err_msg=str(step))
             np.testing.assert_array_equal(terminated, begins, err_msg=str(step))
             assert not truncated.any()
             num_ended += int(begins.sum())
             total += float(expected.sum())
             if begins.any():
-                found, _ = fleet.reset(options={"reset_mask": begins})
+                actual, _ = fleet.reset(options={"reset_mask": begins})
     assert num_ended >= case.num_envs // 4
     assert total > 0 or case.game == "freeway"
 

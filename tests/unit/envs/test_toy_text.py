@@ -90,10 +90,10 @@ PAIRS = (
 DEFAULTS = tuple(pair for pair in PAIRS if not pair.arguments)
 
 
-def compare_infos(pair: Pair, found: dict[str, Any], expected: dict[str, Any], when: object) -> None:
+def compare_infos(pair: Pair, actual: dict[str, Any], expected: dict[str, Any], when: object) -> None:
     for name in pair.kernel.info_fields:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=f"{name}, {when}")
-        np.testing.assert_array_equal(found[f"_{name}"], expected[f"_{name}"])
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=f"{name}, {when}")
+        np.testing.assert_array_equal(actual[f"_{name}"], expected[f"_{name}"])
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
@@ -104,15 +104,15 @@ def test_hundreds_of_episodes_are_the_same(pair: Pair) -> None:
     rng = np.random.default_rng(0)
     num_ended = num_truncated = 0
     with pair.fleet() as fleet:
-        (found, found_infos), (expected, infos) = fleet.reset(seed=SEED), originals.reset(seed=SEED)
+        (actual, found_infos), (expected, infos) = fleet.reset(seed=SEED), originals.reset(seed=SEED)
         for step in range(pair.num_steps):
-            assert not mismatches(expected, found), step
+            assert not mismatches(expected, actual), step
             compare_infos(pair, found_infos, infos, step)
             actions = rng.integers(0, originals.single_action_space.n, NUM_ENVS)
             if best is not None:  # for every other row
                 actions[::2] = best[expected[::2]]
             expected, rewards, terminated, truncated, infos = originals.step(actions)
-            found, found_rewards, found_terminated, found_truncated, found_infos = fleet.step(actions)
+            actual, found_rewards, found_terminated, found_truncated, found_infos = fleet.step(actions)
             np.testing.assert_array_equal(found_rewards, rewards, err_msg=str(step))
             np.testing.assert_array_equal(found_terminated, terminated, err_msg=str(step))
             np.testing.assert_array_equal(found_truncated, truncated, err_msg=str(step))

@@ -106,8 +106,8 @@ def test_always_repairing_ruins() -> None:
 def test_profit_falls_as_recorded() -> None:
     lives = live(lambda *_: 0, most=13)
     recorded = [455, 414, 375, 337, 297, 260, 223, 190]  # 617 episodes that people flew, sd 13 to 15
-    found = [float(block.mean()) for block in lives.blocks[: len(recorded)]]
-    np.testing.assert_allclose(found, recorded, atol=20)
+    profits = [float(block.mean()) for block in lives.blocks[: len(recorded)]]
+    np.testing.assert_allclose(profits, recorded, atol=20)
     assert 10 < lives.blocks[0].std() < 20
 
 

@@ -80,11 +80,11 @@ def test_returns_and_lengths_equal_gymnasium_s(mode):
         if ended is None:
             continue
         num_ended += len(ended)
-        found, mask = entries(episodes)
+        actual, mask = entries(episodes)
         assert np.array_equal(mask, infos["_episode"])
         for key, dtype in {"r": np.float64, "l": np.int64}.items():
-            assert found[key].dtype == dtype
-            assert np.array_equal(found[key], infos["episode"][key])
+            assert actual[key].dtype == dtype
+            assert np.array_equal(actual[key], infos["episode"][key])
         if mode is DISABLED:
             vector_env.reset(options={"reset_mask": mask})
             episodes.begin(np.flatnonzero(mask).tolist())
@@ -105,12 +105,12 @@ def test_same_step_equals_gymnasium_s_single_wrapper():
         assert (ended is not None) == ("final_info" in infos)
         if ended is None:
             continue
-        found, mask = entries(episodes)
+        actual, mask = entries(episodes)
         num_ended += len(ended)
         expected = infos["final_info"]["episode"]
         assert np.array_equal(mask, terminated | truncated)
-        assert np.array_equal(found["r"], expected["r"])
-        assert np.array_equal(found["l"], expected["l"])
+        assert np.array_equal(actual["r"], expected["r"])
+        assert np.array_equal(actual["l"], expected["l"])
         status = episodes.status()
         assert not status.returns[mask].any()
         assert not status.lengths[mask].any()
@@ -189,10 +189,10 @@ def test_any_rows_in_any_order(mode, steps, data):
         expected = plain.step({i: step[i] for i in rows})
         assert {rows[k] for k in ended or ()} == set(expected)
         if ended is not None:
-            found, mask = entries(episodes, len(rows))
+            actual, mask = entries(episodes, len(rows))
             assert np.flatnonzero(mask).tolist() == ended
             for k, i in enumerate(rows):
-                numbers = tuple(found[key][k] for key in ("r", "l", "id"))
+                numbers = tuple(actual[key][k] for key in ("r", "l", "id"))
                 assert numbers == expected.get(i, (0, 0, -1))
         if data.draw(st.booleans()):
             again = data.draw(st.lists(st.integers(0, 3), unique=True))

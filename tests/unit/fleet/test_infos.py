@@ -32,9 +32,9 @@ def gymnasium_infos(num_envs: int, sparse: list[tuple[int, dict[str, Any]]]) -> 
     return infos
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(actual: Any, expected: Any) -> None:
     """Equal in class, type, shape and every value, at any depth."""
-    assert [str(mismatch) for mismatch in mismatches(expected, found, "infos")] == []
+    assert [str(mismatch) for mismatch in mismatches(expected, actual, "infos")] == []
 
 
 # Each key has one type throughout, as Gymnasium wants it. The last letter keeps the names of nested keys short.
@@ -333,5 +333,5 @@ def test_scattered_rows_are_found_again():
 
 def test_scattered_parts_of_unlike_form_become_objects():
     parts = [({"x": np.ones((1, 2))}, np.array([1])), ({"x": np.ones((1, 3))}, np.array([0]))]
-    found = scatter_infos(parts, 3)["x"]
-    assert [None if value is None else value.shape for value in found] == [(3,), (2,), None]
+    values = scatter_infos(parts, 3)["x"]
+    assert [None if value is None else value.shape for value in values] == [(3,), (2,), None]

@@ -34,7 +34,7 @@ class Interface:
 
 def holders(array: Any) -> dict[str, Any]:
     """Ways to keep an array alive without its name."""
-    found: dict[str, Any] = {
+    holders_by_name: dict[str, Any] = {
         "array": array,
         "view": array[1:],
         "memoryview": memoryview(array),
@@ -45,8 +45,8 @@ def holders(array: Any) -> dict[str, Any]:
     try:
         import torch
     except ImportError:
-        return found
-    return {**found, "torch": torch.from_numpy(array)}
+        return holders_by_name
+    return {**holders_by_name, "torch": torch.from_numpy(array)}
 
 
 @pytest.mark.parametrize("name", holders(np.zeros(4)))
@@ -137,8 +137,8 @@ def test_parameters_may_differ_and_change() -> None:
                 one.reset(seed=5)
                 fleet.reset(seed=[5, 5, 5, 5])
                 for _ in range(9):
-                    expected, found = one.step(ones(one)), fleet.step(ones(fleet))
-                    for left, right in zip(expected[:4], found[:4], strict=True):
+                    expected, actual = one.step(ones(one)), fleet.step(ones(fleet))
+                    for left, right in zip(expected[:4], actual[:4], strict=True):
                         np.testing.assert_array_equal(left[0], right[row])
         fleet.reset(options={"params": {"goal": 7.0}, "reset_mask": np.array([True, False, False, True])})
         assert fleet.get_attr("goal") == (7.0, 2.0, 3.0, 7.0)

@@ -27,15 +27,15 @@ def test_tuples_are_as_right_as_others() -> None:
     assert check_kernel(Pair, num_steps=30, seeds=[0, 5]) == 60
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
-    if isinstance(found, dict):
-        assert list(found) == list(expected)
-        found, expected = tuple(found.values()), tuple(expected.values())
-    if not isinstance(found, tuple):
-        np.testing.assert_array_equal(found, expected)
+def assert_equal(actual: Any, expected: Any) -> None:
+    assert type(actual) is type(expected)
+    if isinstance(actual, dict):
+        assert list(actual) == list(expected)
+        actual, expected = tuple(actual.values()), tuple(expected.values())
+    if not isinstance(actual, tuple):
+        np.testing.assert_array_equal(actual, expected)
         return
-    for mine, theirs in zip(found, expected, strict=True):
+    for mine, theirs in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
         assert np.asarray(mine).dtype == np.asarray(theirs).dtype
 
@@ -62,10 +62,10 @@ def test_rollouts(kernel: type[Kernel], mode: Any) -> None:
         state = fleet.get_state()
         random = fleet.rollout("random", 12, seed=4)
         fleet.set_state(state)
-        given = fleet.rollout(random.actions, 12)
-        assert_equal(given.all_observations, random.all_observations)
-        assert_equal(given.episodes.observations, random.episodes.observations)
-        assert len(given.episodes) > 0
+        by_actions = fleet.rollout(random.actions, 12)
+        assert_equal(by_actions.all_observations, random.all_observations)
+        assert_equal(by_actions.episodes.observations, random.episodes.observations)
+        assert len(by_actions.episodes) > 0
         fleet.set_state(state)
         for t in range(12):
             actions = random.actions

@@ -76,9 +76,9 @@ def compiled_values(name: str, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", LIMITS)
 def test_close_to_the_c_library(name: str) -> None:
     x = arguments(name)
-    for argument, found in zip(x.tolist(), compiled_values(name, x).tolist(), strict=True):
+    for argument, actual in zip(x.tolist(), compiled_values(name, x).tolist(), strict=True):
         expected = getattr(math, name)(argument)
-        assert abs(found - expected) <= LIMITS[name] * math.ulp(expected), argument
+        assert abs(actual - expected) <= LIMITS[name] * math.ulp(expected), argument
 
 
 @pytest.mark.parametrize("name", LIMITS)

@@ -94,7 +94,7 @@ def test_kernels_without_a_file_compile_once_for_all_processes(tmp_path: Path) -
     """Of two processes, a command and one fed from stdin, one compiles and the other waits; a third only loads."""
     processes = [start(tmp_path, "-c", KERNEL), start(tmp_path, "-", text=KERNEL)]
     results = [finish(process) for process in processes]
-    assert [found for found, _ in results] == [expected(), expected()]
+    assert [actual for actual, _ in results] == [expected(), expected()]
     notes = " ".join(note for _, note in results)
     assert notes.count("envfleet: compiling Little for the CPU (once, then cached) ...") == 1
     assert notes.count("waiting for another process, which compiles Little for the CPU ...") == 1
@@ -103,8 +103,8 @@ def test_kernels_without_a_file_compile_once_for_all_processes(tmp_path: Path) -
     lock.mkdir()  # loading must work where the lock cannot be opened, as in the cache of another user
     script = tmp_path / "main.py"
     script.write_text(f"exec(compile({KERNEL!r}, '<cell 1>', 'exec'), {{'__name__': 'cell'}})")
-    found, note = finish(start(tmp_path, str(script)))
-    assert found == expected()
+    actual, note = finish(start(tmp_path, str(script)))
+    assert actual == expected()
     assert note == ""
     assert len(list(tmp_path.glob("Little-*"))) == 1
 
@@ -147,8 +147,8 @@ def test_damaged_files_and_stale_locks_are_replaced(tmp_path: Path) -> None:
     source.with_suffix(".code").write_bytes(b"damaged")
     # Once numba has compiled, it answers for the fields of records, too; the generator's methods must come first.
     used_before = "import numba; numba.njit(lambda x: x + 1)(1)\n"
-    found, note = finish(start(tmp_path, "-c", used_before + KERNEL))
-    assert found == expected()
+    actual, note = finish(start(tmp_path, "-c", used_before + KERNEL))
+    assert actual == expected()
     assert note.count("is damaged") == 1
     assert "compiling Little" in note
     assert source.read_text() == text
@@ -304,9 +304,9 @@ def test_an_unwritable_folder_is_replaced_with_one_note(
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     monkeypatch.setenv("ENVFLEET_CACHE_DIR", str(blocked / "kernels"))
-    found = place(Walker)
-    assert found.exists()
-    assert not found.is_relative_to(tmp_path / "file")
+    folder = place(Walker)
+    assert folder.exists()
+    assert not folder.is_relative_to(tmp_path / "file")
     place(Switches)
     note = capsys.readouterr().err
     assert note.count("\n") == 1

@@ -90,8 +90,8 @@ def test_seeding_forgets_the_kept_half(way: Way) -> None:
 
 def test_raw_words(way: Way) -> None:
     record, bits = seeded(way, 11), np.random.PCG64(11)
-    found = [int(way(kernel_rng.next_uint64)(record)) for _ in range(200)]
-    assert found == [int(word) for word in bits.random_raw(200)]
+    words = [int(way(kernel_rng.next_uint64)(record)) for _ in range(200)]
+    assert words == [int(word) for word in bits.random_raw(200)]
 
 
 @pytest.mark.parametrize("seed", EDGE_SEEDS)
@@ -185,10 +185,10 @@ def test_generators_come_and_go_exactly(seed: int, halves: int) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
 def test_a_million_normals(seed: int) -> None:
     record, generator = seeded(jitted, seed), np.random.default_rng(seed)
-    found = np.empty(1_000_000)
-    jitted(fill_with_normals)(record, found)
-    expected = generator.standard_normal(found.size)
-    np.testing.assert_array_equal(found, expected)
+    actual = np.empty(1_000_000)
+    jitted(fill_with_normals)(record, actual)
+    expected = generator.standard_normal(actual.size)
+    np.testing.assert_array_equal(actual, expected)
     assert np.count_nonzero(np.abs(expected) > EDGE) > 100  # so that the tail was drawn from, too
     assert_same_state(record, generator)
 
@@ -196,10 +196,10 @@ def test_a_million_normals(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
 def test_a_million_exponentials(seed: int) -> None:
     record, generator = seeded(jitted, seed), np.random.default_rng(seed)
-    found = np.empty(1_000_000)
-    jitted(fill_with_exponentials)(record, found)
-    expected = generator.standard_exponential(found.size)
-    np.testing.assert_array_equal(found, expected)
+    actual = np.empty(1_000_000)
+    jitted(fill_with_exponentials)(record, actual)
+    expected = generator.standard_exponential(actual.size)
+    np.testing.assert_array_equal(actual, expected)
     assert np.count_nonzero(expected > EXPONENTIAL_EDGE) > 100  # so that the tail was drawn from, too
     assert_same_state(record, generator)
 
@@ -207,9 +207,9 @@ def test_a_million_exponentials(seed: int) -> None:
 @pytest.mark.parametrize("lam", [0.0, 1e-3, 0.5, 3.0, 9.99, 10.0, 12.5, 100.0, 1e6])
 def test_a_hundred_thousand_poissons(lam: float) -> None:
     record, generator = seeded(jitted, 7), np.random.default_rng(7)
-    found = np.empty(100_000, np.int64)
-    jitted(fill_with_poissons)(record, found, lam)
-    np.testing.assert_array_equal(found, generator.poisson(lam, found.size))
+    draws = np.empty(100_000, np.int64)
+    jitted(fill_with_poissons)(record, draws, lam)
+    np.testing.assert_array_equal(draws, generator.poisson(lam, draws.size))
     assert_same_state(record, generator)
 
 
@@ -218,8 +218,8 @@ def test_a_hundred_thousand_poissons(lam: float) -> None:
 def test_integers_up_to_the_endpoint(way: Way, span: int, low: int) -> None:
     record, generator = seeded(way, span), np.random.default_rng(span)
     for _ in range(20):
-        found = way(METHODS["integers"])(record, low, low + span, True)
-        assert found == generator.integers(low, low + span, endpoint=True)
+        draw = way(METHODS["integers"])(record, low, low + span, True)
+        assert draw == generator.integers(low, low + span, endpoint=True)
     assert way(METHODS["integers"])(record, 5, None, True) == generator.integers(5, endpoint=True)
     assert_same_state(record, generator)
 
@@ -227,8 +227,8 @@ def test_integers_up_to_the_endpoint(way: Way, span: int, low: int) -> None:
 def test_integers_over_all_of_int64(way: Way) -> None:
     record, generator = seeded(way, 8), np.random.default_rng(8)
     for _ in range(100):
-        found = way(METHODS["integers"])(record, INT64.min, INT64.max, True)
-        assert found == generator.integers(INT64.min, INT64.max, endpoint=True)
+        draw = way(METHODS["integers"])(record, INT64.min, INT64.max, True)
+        assert draw == generator.integers(INT64.min, INT64.max, endpoint=True)
 
 
 def test_normals_with_mean_and_deviation(way: Way) -> None:
@@ -270,8 +270,8 @@ def test_choices_and_shuffles(way: Way) -> None:
         name, arguments = CHOICES[seed % len(CHOICES)]
         is_many = len(arguments) > 1 and arguments[1] is not None
         method = find_method(name, is_int=isinstance(arguments[0], int), is_many=is_many)
-        found = way(method)(record, *arguments)
-        np.testing.assert_array_equal(found, getattr(generator, name)(*arguments))
+        actual = way(method)(record, *arguments)
+        np.testing.assert_array_equal(actual, getattr(generator, name)(*arguments))
         expected = np.arange(np.prod(SHUFFLED[seed // 7 % len(SHUFFLED)])).reshape(SHUFFLED[seed // 7 % len(SHUFFLED)])
         shuffled = expected.copy()
         way(METHODS["shuffle"])(record, shuffled)
@@ -283,11 +283,11 @@ def test_choices_and_shuffles(way: Way) -> None:
 
 def test_a_part_of_an_array_is_shuffled_in_place(way: Way) -> None:
     record, generator = seeded(way, 6), np.random.default_rng(6)
-    found, expected = np.arange(20), np.arange(20)
+    actual, expected = np.arange(20), np.arange(20)
     for part in (slice(3, 9), slice(None, None, 3)):
-        way(METHODS["shuffle"])(record, found[part])
+        way(METHODS["shuffle"])(record, actual[part])
         generator.shuffle(expected[part])
-    assert found.tolist() == expected.tolist()
+    assert actual.tolist() == expected.tolist()
 
 
 def test_another_bit_generator_is_refused() -> None:

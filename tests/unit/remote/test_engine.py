@@ -51,8 +51,8 @@ class CountingService(ServiceLink):
             rows = asked.get("rows", np.arange(len(self.sums)))
             self.sums[rows] = self.sums[rows] + asked["actions"] if verb == "step" else 0.0
             none = np.zeros(len(rows), np.bool_)
-            told = {"rewards": self.sums[rows], "terminated": none, "truncated": none}
-            self.stored = pack({"seq": self.seq, "observations": self.sums[rows, None], "infos": {}, **told})
+            reply = {"rewards": self.sums[rows], "terminated": none, "truncated": none}
+            self.stored = pack({"seq": self.seq, "observations": self.sums[rows, None], "infos": {}, **reply})
         return {} if verb == "close" else unpack(self.stored)
 
     def get(self, path: str, *, patience_s: float | None = None) -> Any:
@@ -149,8 +149,8 @@ def test_interrupted_partial_resets_are_made_once(fleet: Any, services: list[Cou
     while interrupted_at(count, lambda: fleet.reset_envs([3, 0])):
         before = [service.seq for service in services]
         if recover(fleet, lambda: fleet.reset_envs([3, 0])):
-            made = [service.seq - seq for service, seq in zip(services, before, strict=True)]
-            assert max(made) <= 1
+            num_calls = [service.seq - seq for service, seq in zip(services, before, strict=True)]
+            assert max(num_calls) <= 1
         fleet.step(ONES)
         count += 1
     assert count > 60

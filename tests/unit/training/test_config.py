@@ -155,18 +155,18 @@ SECTIONS: dict[str, type[BaseModel]] = {
 @pytest.mark.parametrize("title", SECTIONS)
 def test_every_key_and_its_default_are_in_the_documentation(title: str) -> None:
     section = PAGE.read_text(encoding="utf-8").split(f"### {title}\n")[1].split("\n#")[0]
-    told: dict[str, str] = {}
+    documented: dict[str, str] = {}
     for keys, defaults in re.findall(r"^\| (`[\w`, .]+`) \| ([^|]+) \|", section, re.MULTILINE):
         names = [key.strip("` ") for key in keys.split(",")]
-        told |= dict(zip(names, [one.strip("` ") for one in defaults.split(",")], strict=True))
+        documented |= dict(zip(names, [one.strip("` ") for one in defaults.split(",")], strict=True))
     for name, field in SECTIONS[title].model_fields.items():
         default = "required" if field.is_required() else field.get_default(call_default_factory=True)
         if isinstance(default, BaseModel):
-            assert told.pop(name) == "below"
+            assert documented.pop(name) == "below"
         else:
             shown = default if isinstance(default, str) else json.dumps(default).removesuffix(".0")
-            assert told.pop(name) == shown, name
-    assert not {name for name in told if "." not in name}
+            assert documented.pop(name) == shown, name
+    assert not {name for name in documented if "." not in name}
 
 
 def test_configurations_do_not_change() -> None:
@@ -180,7 +180,7 @@ def test_all_mistakes_of_a_section_are_told_together() -> None:
     phase = {"nam": "x", "transitions": -4, "opponent": {"type": "none", "weigth": 1}}
     with pytest.raises(InvalidArgument, match="has 5 mistakes") as caught:
         parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": "SAC", "typ": "SAC"}})
-    told = str(caught.value)
+    message = str(caught.value)
     for place in (
         "phases[0].nam is an unknown key",
         "opponent.weigth is",
@@ -188,7 +188,7 @@ def test_all_mistakes_of_a_section_are_told_together() -> None:
         "transitions is -4",
         "did you mean type?",
     ):
-        assert place in told
+        assert place in message
 
 
 @pytest.mark.parametrize("value", [[1], {}, "x", True, 0, -1.0, float("nan"), float("inf")])

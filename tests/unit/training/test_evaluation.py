@@ -119,8 +119,8 @@ def test_a_policy_acts_also_where_no_game_is_left() -> None:
 
 
 def test_a_kernel_is_played_compiled() -> None:
-    found = evaluate_returns(Leaning(), "envfleet/CartPole-v1", episodes=4, seed=3)
-    assert found.mean == evaluate_returns(Leaning(), "CartPole-v1", episodes=4, seed=3).mean
+    returns = evaluate_returns(Leaning(), "envfleet/CartPole-v1", episodes=4, seed=3)
+    assert returns.mean == evaluate_returns(Leaning(), "CartPole-v1", episodes=4, seed=3).mean
 
 
 def test_one_episode_says_nothing() -> None:
@@ -197,21 +197,27 @@ class Endless(gymnasium.Env[Any, Any]):
 def test_an_endless_episode_is_cut_in_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.training.games.matches.MOST_STEPS", 30)
     with pytest.warns(RuntimeWarning, match="had no end after 30 steps"):
-        found = evaluate_returns(Leaning(), Endless, episodes=5, num_envs=2)
-    assert (found.env, found.mean, found.low, found.high, found.mean_length) == ("Endless", 30.0, 30.0, 30.0, 30.0)
+        returns = evaluate_returns(Leaning(), Endless, episodes=5, num_envs=2)
+    assert (returns.env, returns.mean, returns.low, returns.high, returns.mean_length) == (
+        "Endless",
+        30.0,
+        30.0,
+        30.0,
+        30.0,
+    )
 
 
 def test_a_random_player_wins_as_often_as_chance_has_it() -> None:
     """Also where all see the same, and whatever the number of games at once: no game repeats another."""
-    found = find_game("tests.unit.training.duel:Duel")
-    assert found is not None
+    game = find_game("tests.unit.training.duel:Duel")
+    assert game is not None
     for opponent in ("random", Rock()):
-        result = evaluate("random", opponent, games=900, seed=1, rink=Rink(game=found))
+        result = evaluate("random", opponent, games=900, seed=1, rink=Rink(game=game))
         won, lost = (result.outcomes.count(outcome) for outcome in (1, -1))
         assert 240 < won < 360
         assert 240 < lost < 360
         assert result.outcomes[:128] != result.outcomes[128:256]
-    assert evaluate("random", Rock(), games=50, seed=2, rink=Rink(game=found)).outcomes != result.outcomes[:50]
+    assert evaluate("random", Rock(), games=50, seed=2, rink=Rink(game=game)).outcomes != result.outcomes[:50]
 
 
 class Rock:
@@ -225,14 +231,14 @@ class Halves:
 
 
 def test_numbers_that_are_no_actions_are_refused() -> None:
-    found = find_game("tests.unit.training.duel:Duel")
-    assert found is not None
+    game = find_game("tests.unit.training.duel:Duel")
+    assert game is not None
     with pytest.raises(InvalidArgument, match=r"of shape \(2,\) and float64, expected \(2,\): .* in Discrete\(3\)"):
-        evaluate(Halves(), "random", games=2, rink=Rink(game=found))
+        evaluate(Halves(), "random", games=2, rink=Rink(game=game))
 
 
 def test_games_of_rebuilt_environments_are_drawn() -> None:
-    found = find_game("tests.unit.training.duel:Broken")
-    assert found is not None
-    rink = Rink(game=found, num_envs=1, options={"on_failure": "restart"})
+    game = find_game("tests.unit.training.duel:Broken")
+    assert game is not None
+    rink = Rink(game=game, num_envs=1, options={"on_failure": "restart"})
     assert evaluate("random", Rock(), games=3, rink=rink).outcomes == (0, 0, 0)

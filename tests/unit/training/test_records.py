@@ -137,9 +137,9 @@ def test_agents_of_one_short_name_are_all_found(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.pt").touch()
-    found = {name: path.relative_to(tmp_path).as_posix() for name, path in folder_module.agents_in(tmp_path).items()}
-    assert [*found] == ["a/best", "a/checkpoints/best", "b/best", "b/12"]
-    assert [*found.values()] == [f"{name}.pt" for name in names]
+    paths = {name: path.relative_to(tmp_path).as_posix() for name, path in folder_module.agents_in(tmp_path).items()}
+    assert [*paths] == ["a/best", "a/checkpoints/best", "b/best", "b/12"]
+    assert [*paths.values()] == [f"{name}.pt" for name in names]
 
 
 def test_a_damaged_run_names_what_is_left_of_it(tmp_path: Path) -> None:

@@ -88,27 +88,27 @@ def evaluations(out: Path, trial: int) -> list[float]:
 
 
 def test_the_best_trial_is_found_and_bad_ones_are_ended_early(tmp_path: Path) -> None:
-    found = look(tmp_path, {PAY: {"low": 0.0, "high": 10.0}, "training.rollout_steps": [8, 16]}, trials=8)
-    pays = [one[PAY] for one in found.values]
-    for number, (pay, score) in enumerate(zip(pays, found.scores, strict=True)):
-        told = evaluations(tmp_path, number + 1)
+    result = look(tmp_path, {PAY: {"low": 0.0, "high": 10.0}, "training.rollout_steps": [8, 16]}, trials=8)
+    pays = [one[PAY] for one in result.values]
+    for number, (pay, score) in enumerate(zip(pays, result.scores, strict=True)):
+        means = evaluations(tmp_path, number + 1)
         if score is None:  # the median of those before was better
             assert number >= 5
-            assert pay < np.median([p for p, s in zip(pays[:number], found.scores, strict=False) if s is not None])
-            assert told == pytest.approx([4 * pay], rel=1e-5)
+            assert pay < np.median([p for p, s in zip(pays[:number], result.scores, strict=False) if s is not None])
+            assert means == pytest.approx([4 * pay], rel=1e-5)
         else:
             assert score == pytest.approx(4 * pay)
-            assert told == pytest.approx([4 * pay] * 4, rel=1e-5)
-    assert None in found.scores
-    assert found.is_complete
-    assert pays[found.best] == max(pays)
-    best = read_config(found.best_config)
+            assert means == pytest.approx([4 * pay] * 4, rel=1e-5)
+    assert None in result.scores
+    assert result.is_complete
+    assert pays[result.best] == max(pays)
+    best = read_config(result.best_config)
     assert best.curriculum.phases[0].environment.kwargs["pay"] == max(pays)
-    assert best.training.rollout_steps == found.values[found.best]["training.rollout_steps"]
+    assert best.training.rollout_steps == result.values[result.best]["training.rollout_steps"]
     assert imread(tmp_path / "search.png")[..., :3].std() > 0.05
     assert not list(tmp_path.glob("runs/*/resume.pt"))
     again = look(tmp_path, {PAY: {"low": 0.0, "high": 10.0}, "training.rollout_steps": [8, 16]}, trials=8)
-    assert again == found
+    assert again == result
     with pytest.raises(InvalidArgument, match=r"holds a search with other space: .* or another folder as `out`"):
         look(tmp_path, {PAY: [1.0]})
 
@@ -120,16 +120,16 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path) 
     root = Path(__file__).parents[3]
     killed = subprocess.run([sys.executable, "-c", program], cwd=root, timeout=PATIENCE_S, check=False)
     assert killed.returncode == -signal.SIGKILL
-    found = look(tmp_path, space, trials=2)
-    assert (found.scores, found.values) == (whole.scores, whole.values)
+    resumed = look(tmp_path, space, trials=2)
+    assert (resumed.scores, resumed.values) == (whole.scores, whole.values)
     tables = [folder / "runs" / "trial-001" / "episodes.csv" for folder in (tmp_path, tmp_path / "whole")]
     assert tables[0].read_bytes() == tables[1].read_bytes()
 
 
 def test_a_trial_that_cannot_be_or_diverges_is_ended_early(tmp_path: Path) -> None:
     clip = "agent.hyperparameters.clip"
-    found = look(tmp_path, {RATE: [1e36], clip: [0.2]}, trials=1)
-    assert (found.scores, found.best, found.best_config, found.is_complete) == ([None], None, None, True)
+    result = look(tmp_path, {RATE: [1e36], clip: [0.2]}, trials=1)
+    assert (result.scores, result.best, result.best_config, result.is_complete) == ([None], None, None, True)
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def test_frozen_lake_is_solved(tmp_path: Path) -> None:
     config["curriculum"]["phases"][0]["environment"]["kwargs"] = {"is_slippery": False}
     config["training"] |= {"warmup_steps": 500, "updates_per_step": 0.25, "checkpoint_frequency": None}
     agent = load_agent(run(config, tmp_path, seed=0).run_dir)
-    found = evaluation.evaluate_returns(agent, "FrozenLake-v1", episodes=4, is_slippery=False)
-    assert found.mean == 1.0
+    returns = evaluation.evaluate_returns(agent, "FrozenLake-v1", episodes=4, is_slippery=False)
+    assert returns.mean == 1.0
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -180,8 +180,8 @@ def test_the_documented_observer_logs_to_wandb(monkeypatch: pytest.MonkeyPatch) 
 def test_shaping_that_writes_into_rewards_keeps_returns(tmp_path: Path) -> None:
     config = written({"type": "PPO", "hyperparameters": {"hidden": [16]}}, "CartPole-v1")
     config["curriculum"]["phases"][0]["shaping"] = f"{OWN}:writes_into_rewards"
-    found = run(config, tmp_path)
-    episodes = pl.read_csv(found.run_dir / "episodes.csv")
+    result = run(config, tmp_path)
+    episodes = pl.read_csv(result.run_dir / "episodes.csv")
     assert (episodes["return"] == episodes["length"]).all()
     assert (episodes["shaped_return"] == 101 * episodes["length"]).all()
 

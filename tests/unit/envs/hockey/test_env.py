@@ -228,8 +228,8 @@ def test_copies_go_on_exactly() -> None:
         others = [copy.deepcopy(env), pickle.loads(pickle.dumps(env))]
         expected = [env.step(action)[:2] for action in actions[20:]] + [env.reset(seed=3)]
         for other in others:
-            found = [other.step(action)[:2] for action in actions[20:]] + [other.reset(seed=3)]
-            for one, two in zip(found, expected, strict=True):
+            actual = [other.step(action)[:2] for action in actions[20:]] + [other.reset(seed=3)]
+            for one, two in zip(actual, expected, strict=True):
                 np.testing.assert_array_equal(one[0], two[0])
                 assert one[1] == two[1]
 

@@ -17,9 +17,9 @@ TURBOFAN = "envfleet/Turbofan-v0"
 NUM_ENVS = 6
 
 
-def assert_equal(found: Any, expected: Any) -> None:
+def assert_equal(actual: Any, expected: Any) -> None:
     """Compare observations, rewards, flags, infos and indices."""
-    for left, right in zip(found, expected, strict=True):
+    for left, right in zip(actual, expected, strict=True):
         if isinstance(left, dict):
             assert set(left) == set(right)
             for one, other in zip(left.get("final_obs", ()), right.get("final_obs", ()), strict=True):

@@ -55,22 +55,22 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Any]:
         fleet.close()
 
 
-def assert_same(expected: Any, found: Any, error: float = 1e-6) -> None:
+def assert_same(expected: Any, actual: Any, error: float = 1e-6) -> None:
     """Assert equal infos or arrays, except for the times of episodes."""
     if isinstance(expected, dict):
-        assert set(expected) == set(found)
+        assert set(expected) == set(actual)
         for key in expected:
             if key != "t":
-                assert_same(expected[key], found[key], error)
+                assert_same(expected[key], actual[key], error)
     elif np.asarray(expected).dtype.kind == "O":
-        assert [value is None for value in expected] == [value is None for value in found]
-        for one, other in zip(expected, found, strict=True):
+        assert [value is None for value in expected] == [value is None for value in actual]
+        for one, other in zip(expected, actual, strict=True):
             if one is not None:
                 assert_same(one, other)
     else:
-        found = np.asarray(found)
-        assert found.dtype == np.asarray(expected).dtype
-        np.testing.assert_allclose(found, expected, rtol=error, atol=error)
+        actual = np.asarray(actual)
+        assert actual.dtype == np.asarray(expected).dtype
+        np.testing.assert_allclose(actual, expected, rtol=error, atol=error)
 
 
 def draw(fleet: Any, rng: np.random.Generator) -> Any:
@@ -88,9 +88,9 @@ def test_steps_infos_and_resets_are_the_cpus(kernel: type[Kernel], mode: Autores
     num_ended = 0
     for _ in range(16):
         actions = draw(cpu, rng)
-        expected, found = cpu.step(actions), cuda.step(actions)
-        assert all(isinstance(array, DeviceArray) for array in found[:4])
-        for one, other in zip(expected, found, strict=True):
+        expected, actual = cpu.step(actions), cuda.step(actions)
+        assert all(isinstance(array, DeviceArray) for array in actual[:4])
+        for one, other in zip(expected, actual, strict=True):
             assert_same(one, other)
         ended = expected[2] | expected[3]
         num_ended += ended.sum()
@@ -124,8 +124,8 @@ def test_infos_wait_until_somebody_looks(pair: Any) -> None:
     for _ in range(16):
         actions = np.ones(N, np.int64)
         kept.append((cpu.step(actions), cuda.step(actions)))
-    for expected, found in kept:
-        for one, other in zip(expected, found, strict=True):
+    for expected, actual in kept:
+        for one, other in zip(expected, actual, strict=True):
             assert_same(one, other)
 
 
@@ -152,22 +152,22 @@ def test_addresses_stay_so_that_a_step_can_be_captured() -> None:
     assert_same(cpu.reset(seed=0)[0], cuda.reset(seed=0)[0])
     addresses = set()
     for _ in range(5):
-        expected, found = cpu.step(np.zeros((N, 2), np.int64)), cuda.step(actions)
-        addresses.add(tuple(array.address for array in (*found[:4], found[4]["cards"])))
+        expected, actual = cpu.step(np.zeros((N, 2), np.int64)), cuda.step(actions)
+        addresses.add(tuple(array.address for array in (*actual[:4], actual[4]["cards"])))
     assert len(addresses) == len(set(launched)) == 1
     # What a graph replays: a count cleared, a launch with the same numbers. Results are found where they were.
     expected = cpu.step(np.zeros((N, 2), np.int64))
     batch._clear(batch._last.place.count, 0)
     launch(*launched[0], 0)
-    for one, other in zip(expected[:4], found[:4], strict=True):
+    for one, other in zip(expected[:4], actual[:4], strict=True):
         assert_same(one, other)
 
 
 def test_some_are_reset_with_seeds_of_their_own(pair: Any) -> None:
     cpu, cuda = pair
-    expected, found = (fleet.reset_envs([4, 1], seeds=[99, None]) for fleet in pair)
-    assert isinstance(found[0], DeviceArray)
-    assert_same(expected[0], found[0])
+    expected, actual = (fleet.reset_envs([4, 1], seeds=[99, None]) for fleet in pair)
+    assert isinstance(actual[0], DeviceArray)
+    assert_same(expected[0], actual[0])
     assert_same(cpu.step(np.zeros(N, np.int64))[0], cuda.step(np.zeros(N, np.int64))[0])
     assert cpu.np_random_seed == cuda.np_random_seed
 
@@ -181,15 +181,15 @@ def test_rows_and_parameters_stay_on_the_device(monkeypatch: pytest.MonkeyPatch)
     expected = cpu.reset_envs([4, 1], seeds=[9, None])
     with monkeypatch.context() as patch:
         patch.setattr(DeviceArray, "numpy", lambda *_: pytest.fail("copied to the host"))
-        found = cuda.reset_envs([4, 1], seeds=[9, None])
+        actual = cuda.reset_envs([4, 1], seeds=[9, None])
         for fleet in (cpu, cuda):
             fleet.set_attr("bonus", 3.0)
-    for one, other in zip(expected, found, strict=True):
+    for one, other in zip(expected, actual, strict=True):
         assert_same(one, other)
     assert_same(cpu.step(np.ones((N, 2), np.int64))[1], cuda.step(np.ones((N, 2), np.int64))[1])
     assert batch._params_piece.address == address
     with pytest.raises(IndexError):
-        found[0].take(np.array([2]))
+        actual[0].take(np.array([2]))
 
 
 def test_parameters_for_all_and_for_each() -> None:
@@ -294,8 +294,8 @@ def test_small_rows_lie_side_by_side() -> None:
     cpu, cuda = make_pair(Deck)
     for fleet in (cpu, cuda):
         fleet.reset(seed=0)
-    expected, found = cpu.step(np.ones((N, 2), np.int64)), cuda.step(np.ones((N, 2), np.int64))
-    for one, other in ((expected[0], found[0]), (expected[4]["cards"], found[4]["cards"])):
+    expected, actual = cpu.step(np.ones((N, 2), np.int64)), cuda.step(np.ones((N, 2), np.int64))
+    for one, other in ((expected[0], actual[0]), (expected[4]["cards"], actual[4]["cards"])):
         neighbours = np.frombuffer(memoryview((ctypes.c_uint8 * N).from_address(other.address)), np.uint8)
         np.testing.assert_array_equal(neighbours, one[:, 0, 0])
     kept: Any = cuda.engine._batch._kept
@@ -310,9 +310,9 @@ def test_large_rows_lie_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> 
     assert_same(cpu.reset(seed=0)[0], cuda.reset(seed=0)[0])
     for _ in range(12):
         actions = np.ones((N, 2), np.int64)
-        expected, found = cpu.step(actions), cuda.step(actions)
-        assert found[0].strides == expected[0].strides == (6, 3, 1)
-        for one, other in zip(expected, found, strict=True):
+        expected, actual = cpu.step(actions), cuda.step(actions)
+        assert actual[0].strides == expected[0].strides == (6, 3, 1)
+        for one, other in zip(expected, actual, strict=True):
             assert_same(one, other)
     check_rollouts((cpu, cuda), "random")
     assert_same(cpu.set_state(saved := cuda.get_state()), cuda.set_state(saved))
@@ -327,9 +327,9 @@ def test_frames_are_written_row_after_row(monkeypatch: pytest.MonkeyPatch, mode:
     fleets = tuple(envfleet.make(Screen, num_envs, device=device, **options) for device in ("cpu", "cuda"))
     assert_same(fleets[0].reset(seed=0)[0], fleets[1].reset(seed=0)[0])
     for _ in range(3):
-        expected, found = (fleet.step(np.ones(num_envs, np.int64)) for fleet in fleets)
-        assert found[0].strides == expected[0].strides
-        for one, other in zip(expected, found, strict=True):
+        expected, actual = (fleet.step(np.ones(num_envs, np.int64)) for fleet in fleets)
+        assert actual[0].strides == expected[0].strides
+        for one, other in zip(expected, actual, strict=True):
             assert_same(one, other)
     if num_envs == N and mode is AutoresetMode.SAME_STEP:
         check_rollouts(fleets, "random")
@@ -354,21 +354,21 @@ def test_rules_hold_on_the_device_too() -> None:
 def check_rollouts(fleets: Any, policy: Any, error: float = 0.0) -> tuple[Any, Any]:
     """Roll out on both devices, twice, and compare everything; to the bit without a network."""
     for _ in range(2):
-        expected, found = (fleet.rollout(policy, 8, seed=4) for fleet in fleets)
+        expected, actual = (fleet.rollout(policy, 8, seed=4) for fleet in fleets)
         for field in ("all_observations", "actions", "rewards", "terminated", "truncated", "is_reset", "infos"):
-            assert_same(getattr(expected, field), getattr(found, field), error)
+            assert_same(getattr(expected, field), getattr(actual, field), error)
         for field in ("log_probs", "values", "next_values"):
-            one, other = getattr(expected, field), getattr(found, field)
+            one, other = getattr(expected, field), getattr(actual, field)
             assert (one is None) == (other is None)
             if one is not None:
                 assert isinstance(other, DeviceArray)
                 assert_same(one, other, error)
-        assert_same(vars(expected.episodes), vars(found.episodes), error)
-        assert_same(expected.last_observations, found.last_observations, error)
+        assert_same(vars(expected.episodes), vars(actual.episodes), error)
+        assert_same(expected.last_observations, actual.last_observations, error)
         one, other = (fleet.engine.observe(np.array([3, 1])) for fleet in fleets)
         assert_same(one, other, error)
     assert len(expected.episodes) > 0
-    return expected, found
+    return expected, actual
 
 
 @pytest.mark.parametrize(
@@ -399,9 +399,9 @@ def test_rollouts_of_networks_are_the_cpus(kernel: type[Kernel], head: str, mode
     fleets = make_pair(kernel, mode, max_episode_steps=6)
     for fleet in fleets:
         fleet.reset(seed=3)
-    expected, found = check_rollouts(fleets, network_of(head), 2e-5)
+    expected, actual = check_rollouts(fleets, network_of(head), 2e-5)
     if expected.values is not None:
-        for one, other in zip(*(rollout.advantages(0.9, 0.8) for rollout in (expected, found)), strict=True):
+        for one, other in zip(*(rollout.advantages(0.9, 0.8) for rollout in (expected, actual)), strict=True):
             assert_same(one, other, 1e-4)
 
 
@@ -415,9 +415,9 @@ def test_rollouts_of_given_actions(is_on_device: bool) -> None:
     if is_on_device:
         numba_cuda: Any = importlib.import_module("numba.cuda")
         given = DeviceArray(numba_cuda.to_device(actions.reshape(-1).view(np.uint8)), actions.shape, actions.dtype)
-    expected, found = fleets[0].rollout(actions, 15), fleets[1].rollout(given, 15)
+    expected, actual = fleets[0].rollout(actions, 15), fleets[1].rollout(given, 15)
     for field in ("all_observations", "actions", "rewards", "terminated", "infos"):
-        assert_same(getattr(expected, field), getattr(found, field))
+        assert_same(getattr(expected, field), getattr(actual, field))
     wrong = actions.copy()
     wrong[3, 2] = 9
     with pytest.raises(InvalidArgument, match=r"at step 3 the action of sub-environment 2 is .*nothing was stepped"):

@@ -197,8 +197,8 @@ def test_tanh() -> None:
     policy = MLP([(np.ones((4, 1)), np.zeros(4))], "tanh", critic=one)
     with make(Line, len(x)) as fleet:
         fleet.set_attr("x", x)
-        found = fleet.rollout(policy, 1).values[0]
-    np.testing.assert_allclose(found, np.tanh(x.astype(np.float64)), rtol=1e-6, atol=4e-7)
+        values = fleet.rollout(policy, 1).values[0]
+    np.testing.assert_allclose(values, np.tanh(x.astype(np.float64)), rtol=1e-6, atol=4e-7)
 
 
 @pytest.mark.parametrize(

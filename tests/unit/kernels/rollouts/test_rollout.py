@@ -123,12 +123,12 @@ def check_against_steps(rollout: Rollout, twin: Fleet) -> None:
             episode = infos["episode"]
             ended.append((t, i, episode["r"][i], episode["l"][i], episode["id"][i]))
             finals.append(infos["final_obs"][i] if is_same_step else observations[i])
-    found = rollout.episodes
-    assert len(found) == len(ended) > 0
-    columns = (found.steps, found.env_indices, found.returns, found.lengths, found.ids)
+    actual = rollout.episodes
+    assert len(actual) == len(ended) > 0
+    columns = (actual.steps, actual.env_indices, actual.returns, actual.lengths, actual.ids)
     for column, expected in zip(columns, zip(*ended, strict=True), strict=True):
         np.testing.assert_array_equal(column, expected)
-    np.testing.assert_array_equal(found.observations, finals)
+    np.testing.assert_array_equal(actual.observations, finals)
 
 
 def check_same_state(one: Fleet, other: Fleet) -> None:
@@ -210,14 +210,14 @@ def test_seeds_of_rollouts() -> None:
 
 def test_out_is_written_again() -> None:
     with make(Drift, 4) as fleet, make(Drift, 4) as twin:
-        given = some_actions(fleet, 20)
-        kept = given.copy()
-        first = fleet.rollout(given, 20)
+        actions = some_actions(fleet, 20)
+        kept = actions.copy()
+        first = fleet.rollout(actions, 20)
         check_against_steps(first, twin)
         second = fleet.rollout("random", 20, seed=1, out=first)
         for name in ("all_observations", "rewards", "terminated", "truncated", "is_reset"):
             assert getattr(first, name) is getattr(second, name)
-        np.testing.assert_array_equal(given, kept)  # the caller's array is no slab
+        np.testing.assert_array_equal(actions, kept)  # the caller's array is no slab
         check_against_steps(second, twin)
         assert fleet.rollout("random", 20, out=second).actions is second.actions
         with pytest.raises(InvalidArgument, match=r"out is a rollout of \(T, N\) = \(20, 4\)"):

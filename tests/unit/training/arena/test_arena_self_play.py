@@ -188,7 +188,7 @@ def check_advantages(agent: PPO, slab: Slab) -> None:
 
     shape, ended, config = slab.rewards.shape, slab.terminated | slab.truncated, agent.config
     flat = slab.observations.reshape(-1, 3)
-    found = agent._judge(slab, agent._inputs(flat))[0].view(shape).numpy()
+    actual = agent._judge(slab, agent._inputs(flat))[0].view(shape).numpy()
     now = values(flat).reshape(shape)
     after = np.concatenate((now[1:], values(slab.last_observations)[None]))
     after[slab.ended_steps, slab.ended_rows] = values(slab.final_observations)
@@ -200,7 +200,7 @@ def check_advantages(agent: PPO, slab: Slab) -> None:
             expected += (config.gamma * config.gae_lambda) ** (later - step) * errors[later, row]
             if ended[later, row]:
                 break
-        assert found[step, row] == pytest.approx(expected, abs=1e-4, rel=1e-6)
+        assert actual[step, row] == pytest.approx(expected, abs=1e-4, rel=1e-6)
 
 
 def given_to_player_two(infos: dict[str, Any]) -> NDArray[Any]:

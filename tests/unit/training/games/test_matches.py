@@ -178,9 +178,9 @@ def test_a_policy_sees_whole_blocks_only() -> None:
 def test_players_are_found(tmp_path: Any) -> None:
     agent = sac()
     agent.save(tmp_path / "mine.pt")
-    found = seat_player(tmp_path / "mine.pt")
-    assert (found.name, found.script) == ("mine", 0)
-    assert_same(play(found, "weak", 5), play(agent, "weak", 5))
+    player = seat_player(tmp_path / "mine.pt")
+    assert (player.name, player.script) == ("mine", 0)
+    assert_same(play(player, "weak", 5), play(agent, "weak", 5))
     agent.save(tmp_path / "checkpoints" / "best.pt")
     assert seat_player(tmp_path).name == tmp_path.name  # as in environments for one
     assert seat_player(BasicOpponent(weak=False)).script == 2

@@ -50,9 +50,9 @@ def config_of(games: int) -> Any:
 def test_a_learner_that_beats_everyone_is_rated_above_them() -> None:
     pool = pool_of(learner_of(), 1000)
     evaluations = {"basic_strong": met(*[1, 0] * 50), "basic_weak": met(*[1] * 100)}
-    found = rate_learner(evaluations | {"snapshot_000001000": met(*[1, 1, -1] * 30)}, pool, ANCHORS)
-    assert set(found) == {"learner", "snapshot_000001000"}
-    learner, snapshot = found["learner"], found["snapshot_000001000"]
+    ratings = rate_learner(evaluations | {"snapshot_000001000": met(*[1, 1, -1] * 30)}, pool, ANCHORS)
+    assert set(ratings) == {"learner", "snapshot_000001000"}
+    learner, snapshot = ratings["learner"], ratings["snapshot_000001000"]
     assert 25 < snapshot.mu < learner.mu
     assert (pool.ratings, snapshot.games) == ({"snapshot_000001000": snapshot}, 90)
 
@@ -85,10 +85,10 @@ def test_evaluations_use_snapshots_but_not_the_current_learner() -> None:
     learner = learner_of()
     pool = pool_of(learner, 1, 2, 3, 4)
     examiner = Examiner(config_of(8), known_game("hockey"), seed=1)
-    found = examiner.examine(learner, pool)
-    assert set(found.results) == {"basic_strong", "basic_weak", "pool"}
-    assert found.results["pool"]["games"] == 9  # 3 against each of three
-    assert set(found.ratings) == {"learner", *(f"snapshot_00000000{number}" for number in (2, 3, 4))}
+    result = examiner.examine(learner, pool)
+    assert set(result.results) == {"basic_strong", "basic_weak", "pool"}
+    assert result.results["pool"]["games"] == 9  # 3 against each of three
+    assert set(result.ratings) == {"learner", *(f"snapshot_00000000{number}" for number in (2, 3, 4))}
     before = pool.player("snapshot_000000004").weights()["actor"]
     learner.set_weights(learner_of(9).weights())
     after = pool.player("snapshot_000000004").weights()["actor"]
@@ -96,7 +96,7 @@ def test_evaluations_use_snapshots_but_not_the_current_learner() -> None:
     without = examiner.examine(learner_of(), pool_of(learner_of()))
     examiner.close()
     assert set(without.ratings) == {"learner"}
-    assert without.score == pytest.approx(found.score)
+    assert without.score == pytest.approx(result.score)
 
 
 class Counted(Corridor):
@@ -118,8 +118,8 @@ def test_one_fleet_plays_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> Non
         }
     )
     with contextlib.closing(Examiner(config, None, seed=1)) as examiner:
-        found = [vars(examiner.examine(Looking(), pool_of(learner_of()))) for _ in range(3)]  # type: ignore[arg-type]
-        assert found[0] == found[1] == found[2]
+        results = [vars(examiner.examine(Looking(), pool_of(learner_of()))) for _ in range(3)]  # type: ignore[arg-type]
+        assert results[0] == results[1] == results[2]
     assert Counted.made == 5
 
 
@@ -128,5 +128,5 @@ def test_games_are_the_same_in_a_larger_fleet() -> None:
     with rink.open(300) as fleet:
         for games in (140, 7):
             expected = play("strong", learner_of(), games, seed=2)
-            found = play("strong", learner_of(), games, seed=2, rink=rink, fleet=fleet)
-            assert all(np.array_equal(vars(found)[name], vars(expected)[name]) for name in vars(found))
+            actual = play("strong", learner_of(), games, seed=2, rink=rink, fleet=fleet)
+            assert all(np.array_equal(vars(actual)[name], vars(expected)[name]) for name in vars(actual))

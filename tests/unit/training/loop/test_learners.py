@@ -98,20 +98,20 @@ def assert_equal(first: Any, second: Any) -> None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_same_bits_whatever_takes_how_long(agent: str) -> None:
-    weights, told = play(agent, 0.0, 0.0)
+    weights, events = play(agent, 0.0, 0.0)
     for learning_s, acting_s in ((0.02, 0.0), (0.002, 0.002)):
         others, told_again = play(agent, learning_s, acting_s)
         assert_equal(weights, others)
-        assert told_again == told
+        assert told_again == events
     with pytest.raises(AssertionError):  # as it acts by older weights
         assert_equal(weights, play(agent, 0.0, 0.0, learn_beside=False)[0])
 
 
 def test_by_priorities_is_learned_between_rounds() -> None:
-    weights, told = play("DDDQN", 0.0, 0.0, hyperparameters=PRIORITIES)
+    weights, events = play("DDDQN", 0.0, 0.0, hyperparameters=PRIORITIES)
     others, told_again = play("DDDQN", 0.0, 0.0, hyperparameters=PRIORITIES, learn_beside=False)
     assert_equal(weights, others)
-    assert told == told_again
+    assert events == told_again
 
 
 @pytest.mark.parametrize("agent", AGENTS)

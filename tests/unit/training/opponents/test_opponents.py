@@ -33,10 +33,10 @@ def agent_of(seed: int = 0, **more: Any) -> SAC:
 
 
 def opponents_of(*entries: Entry) -> Opponents:
-    made = Opponents(4, ACTIONS, seed=np.random.SeedSequence(0))
-    made.cast(entries)
-    made.draw(ALL)
-    return made
+    opponents = Opponents(4, ACTIONS, seed=np.random.SeedSequence(0))
+    opponents.cast(entries)
+    opponents.draw(ALL)
+    return opponents
 
 
 def add_snapshot(pool: SnapshotPool, learner: SAC, transitions: int) -> None:
@@ -211,10 +211,10 @@ made: list[Any] = []
 
 
 def opposed() -> Opponents:
-    found = Opponents(4, HOCKEY.action_space, seed=np.random.SeedSequence(0))
-    found.cast([Entry(name="own", make=lambda seed: OwnPlayer(f"{__name__}:Counting", HOCKEY, seed))])
-    found.draw(ALL)
-    return found
+    opponents = Opponents(4, HOCKEY.action_space, seed=np.random.SeedSequence(0))
+    opponents.cast([Entry(name="own", make=lambda seed: OwnPlayer(f"{__name__}:Counting", HOCKEY, seed))])
+    opponents.draw(ALL)
+    return opponents
 
 
 def test_an_opponent_is_told_when_its_episodes_begin() -> None:

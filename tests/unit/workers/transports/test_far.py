@@ -45,39 +45,39 @@ BUILDERS = {
 
 def record(backend: Any, env_fns: Any, mode: AutoresetMode) -> list[Any]:
     """Everything a fleet can be asked, in one life."""
-    found: list[Any] = []
+    steps: list[Any] = []
     with backend(env_fns, autoreset_mode=mode) as fleet:
         fleet.action_space.seed(3)
 
         def act(count: int) -> None:
             for _ in range(count):
                 if mode == AutoresetMode.DISABLED and fleet.terminated_indices:
-                    found.append(fleet.reset_envs(fleet.terminated_indices))
-                found.append((fleet.step(fleet.action_space.sample()), fleet.episode_ids.copy()))
+                    steps.append(fleet.reset_envs(fleet.terminated_indices))
+                steps.append((fleet.step(fleet.action_space.sample()), fleet.episode_ids.copy()))
 
-        found.append(fleet.reset(seed=3))
+        steps.append(fleet.reset(seed=3))
         act(6)
         for rows in ([0, 1], [3], [1, 4]):  # of one worker, of the other, of both
             mask = np.zeros(5, np.bool_)
             mask[rows] = True
-            found.append(fleet.reset(options={"reset_mask": mask}))
+            steps.append(fleet.reset(options={"reset_mask": mask}))
             states = fleet.get_state()
-            found.append([state[0].observation for state in states])
+            steps.append([state[0].observation for state in states])
             act(2)
-            found.append(fleet.set_state(states))
+            steps.append(fleet.set_state(states))
             act(3)
-        found.append(fleet.call("count"))
+        steps.append(fleet.call("count"))
         fleet.set_attr("count", list(range(5)))
-        found.append(fleet.get_attr("count"))
+        steps.append(fleet.get_attr("count"))
         act(3)
-    return found
+    return steps
 
 
 @pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name.lower())
 def test_identical_to_serial(backend: Backend, name: str, mode: AutoresetMode) -> None:
-    expected, found = (record(one, BUILDERS[name], mode) for one in (SERIAL, backend))
-    assert mismatches(expected, found) == []
+    expected, actual = (record(one, BUILDERS[name], mode) for one in (SERIAL, backend))
+    assert mismatches(expected, actual) == []
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])

@@ -125,8 +125,8 @@ def test_whoever_is_let_go_of_ends(start: Start, pipe: tuple[int, int]) -> None:
 
 def describe(start: Start, pipe: tuple[int, int]) -> dict[str, Any]:
     assert exitcode_of(start("describe", None, (pipe[1],))) == 0
-    found: dict[str, Any] = json.loads(os.read(pipe[0], 1 << 16))
-    return found
+    description: dict[str, Any] = json.loads(os.read(pipe[0], 1 << 16))
+    return description
 
 
 def test_surroundings_are_the_owners_as_they_are_now(
@@ -138,17 +138,17 @@ def test_surroundings_are_the_owners_as_they_are_now(
     monkeypatch.setattr(sys, "argv", ["program", "--flag"])
     monkeypatch.syspath_prepend(str(ROOT))  # the working directory was the root until now
     monkeypatch.syspath_prepend(str(tmp_path / "later"))
-    found = describe(start, pipe)
-    assert found["cwd"] == str(tmp_path)
-    assert found["path"] == sys.path
-    assert found["argv"] == ["program", "--flag"]
-    assert found["environ"]["ENVFLEET_TEST"] == "now \udc80"
-    assert "HOME" not in found["environ"]
-    assert found["stdin"] == ""
-    assert found["sigterm"]
-    assert found["main"] is None
-    assert found["session"] == found["pid"]
-    assert found["affinity"] == sorted(os.sched_getaffinity(0))
+    description = describe(start, pipe)
+    assert description["cwd"] == str(tmp_path)
+    assert description["path"] == sys.path
+    assert description["argv"] == ["program", "--flag"]
+    assert description["environ"]["ENVFLEET_TEST"] == "now \udc80"
+    assert "HOME" not in description["environ"]
+    assert description["stdin"] == ""
+    assert description["sigterm"]
+    assert description["main"] is None
+    assert description["session"] == description["pid"]
+    assert description["affinity"] == sorted(os.sched_getaffinity(0))
 
 
 def test_sets_of_strings_have_one_order_and_global_draws_differ(start: Start, pipe: tuple[int, int]) -> None:
@@ -177,9 +177,9 @@ def test_native_libraries_get_one_thread(start: Start, pipe: tuple[int, int], mo
     assert describe(start, pipe)["environ"]["MKL_NUM_THREADS"] == "3"
     monkeypatch.delenv("MKL_NUM_THREADS")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    found = describe(start, pipe)["environ"]
-    assert found["OMP_NUM_THREADS"] == "2"
-    assert "MKL_NUM_THREADS" not in found
+    environ = describe(start, pipe)["environ"]
+    assert environ["OMP_NUM_THREADS"] == "2"
+    assert "MKL_NUM_THREADS" not in environ
 
 
 def test_output_goes_where_the_owners_goes(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
@@ -191,10 +191,10 @@ def test_output_goes_where_the_owners_goes(start: Start, capfd: pytest.CaptureFi
 def test_large_arguments_arrive_whole(start: Start, pipe: tuple[int, int]) -> None:
     data = os.urandom(3_000_000)
     start("echo", data, (pipe[1],))
-    found = b""
-    while len(found) < len(data):
-        found += os.read(pipe[0], 1 << 20)
-    assert found == data
+    received = b""
+    while len(received) < len(data):
+        received += os.read(pipe[0], 1 << 20)
+    assert received == data
 
 
 def test_each_sees_the_end_of_its_own_pipe(start: Start) -> None:

@@ -45,10 +45,10 @@ class Owner:
 
 @pytest.fixture
 def owner() -> Iterator[Owner]:
-    found = Owner()
-    yield found
-    found.listener.close()
-    for _, peer in found.found:
+    opened = Owner()
+    yield opened
+    opened.listener.close()
+    for _, peer in opened.found:
         peer.close()
 
 
@@ -206,11 +206,11 @@ def pair() -> Iterator[tuple[Connection, Connection]]:
 
 
 def receive(connection: Connection, count: int) -> list[tuple[list[int], bytes]]:
-    found: list[tuple[list[int], bytes]] = []
+    frames: list[tuple[list[int], bytes]] = []
     deadline_s = time.monotonic() + PATIENCE_S
-    while len(found) < count and time.monotonic() < deadline_s:
-        found += [(words, bytes(data)) for words, data in connection.frames()]
-    return found
+    while len(frames) < count and time.monotonic() < deadline_s:
+        frames += [(words, bytes(data)) for words, data in connection.frames()]
+    return frames
 
 
 def test_frames_there_and_back(pair: tuple[Connection, Connection]) -> None:
@@ -229,13 +229,13 @@ def test_frames_there_and_back(pair: tuple[Connection, Connection]) -> None:
 def test_frames_that_arrive_byte_by_byte(pair: tuple[Connection, Connection]) -> None:
     one, other = pair
     whole = HEAD.pack(5, *range(transport.NUM_WORDS)) + b"hello"
-    found = []
+    frames = []
     for byte in whole * 2:
         one._peer.send(bytes([byte]))
         time.sleep(0.0002)
-        found += [(words, bytes(data)) for words, data in other.frames()]
-    found += receive(other, 2 - len(found))
-    assert found == [(list(range(transport.NUM_WORDS)), b"hello")] * 2
+        frames += [(words, bytes(data)) for words, data in other.frames()]
+    frames += receive(other, 2 - len(frames))
+    assert frames == [(list(range(transport.NUM_WORDS)), b"hello")] * 2
 
 
 def test_a_torn_frame_is_never_seen(pair: tuple[Connection, Connection]) -> None:
@@ -253,11 +253,11 @@ def test_a_torn_frame_is_never_seen(pair: tuple[Connection, Connection]) -> None
 def test_large_frames_both_ways_at_once(pair: tuple[Connection, Connection]) -> None:
     """Neither side reads before it has sent everything: a side that waits for room reads meanwhile."""
     size = 1 << 25
-    found: dict[int, list[tuple[list[int], bytes]]] = {}
+    frames: dict[int, list[tuple[list[int], bytes]]] = {}
 
     def exchange(one: Connection, mark: int) -> None:
         one.send([mark], [bytes([mark]) * size])
-        found[mark] = receive(one, 1)
+        frames[mark] = receive(one, 1)
 
     threads = [threading.Thread(target=exchange, args=each) for each in zip(pair, b"ab", strict=True)]
     for thread in threads:
@@ -265,7 +265,7 @@ def test_large_frames_both_ways_at_once(pair: tuple[Connection, Connection]) -> 
     for thread in threads:
         thread.join(PATIENCE_S)
     for mark, theirs in (b"ab", b"ba"):
-        ((words, data),) = found[mark]
+        ((words, data),) = frames[mark]
         assert (words[0], len(data), data[0], data[-1]) == (theirs, size, theirs, theirs)
 
 
