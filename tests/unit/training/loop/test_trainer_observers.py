@@ -1,4 +1,4 @@
-"""Several observers of a run, and how fast it is said to go."""
+"""Several observers of a run."""
 
 from __future__ import annotations
 
@@ -8,26 +8,9 @@ from typing import Any
 
 import pytest
 
-from envfleet.training.arena.stopwatch import Lap, Stopwatch
 from envfleet.training.config import parse_config
 from envfleet.training.events import Began, Event, Observer
 from envfleet.training.loop.trainer import Trainer
-
-
-def test_evaluations_and_checkpoints_do_not_count_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now_s[0])
-    watch = Stopwatch()
-    watch.speed(1000)
-    laps: list[tuple[Lap, float, int, int]] = [
-        ("update", 2.0, 1100, 50),
-        ("evaluation", 9.0, 1100, 50),
-        ("act", 9.5, 1150, 100),
-    ]
-    for lap, then_s, transitions, speed in laps:
-        now_s[0] = then_s
-        watch.lap(lap)
-        assert watch.speed(transitions) == speed
 
 
 class Counter(Observer):
