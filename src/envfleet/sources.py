@@ -19,6 +19,8 @@ from envfleet.fleet.checks import check_whole
 from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.registration import is_kernel
 from envfleet.options import OPTIONS, RETIRED, WHOLE_DICTS, Options, advise
+from envfleet.physics.env import make_env
+from envfleet.physics.task import is_task
 from envfleet.registry import import_own
 from envfleet.workers.builders import EnvBuilder, Registrations, without_main
 
@@ -72,6 +74,8 @@ class Blueprint:
             limit = kwargs.pop("max_episode_steps", source.max_episode_steps)
             make = functools.partial(_make_kernel_env, source, limit, **kwargs)
             return (EnvBuilder(make, shared_names=names),) * self.num_envs
+        if is_task(source):
+            return (EnvBuilder(functools.partial(make_env, source, **kwargs), shared_names=names),) * self.num_envs
         functions: list[Any] = list(source) if isinstance(source, Sequence) else [source] * self.num_envs
         if kwargs:
             raise InvalidArgument(_explain_keywords(functions[0], kwargs))

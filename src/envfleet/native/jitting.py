@@ -100,6 +100,8 @@ class FunctionTree:
 
 def reads_argument(function: Any, position: int) -> bool:
     """Return whether a function uses one of its positional arguments at all."""
+    if position >= function.__code__.co_argcount:
+        return False
     name = function.__code__.co_varnames[position]
     return any(
         instruction.argval == name or (isinstance(instruction.argval, tuple) and name in instruction.argval)

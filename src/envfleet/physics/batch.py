@@ -110,7 +110,7 @@ class TaskBatch(CpuBatch):
     def _run(self, name: str, out: OutputSet, rows: NDArray[np.int64] | None = None) -> None:
         table = out.place
         table[-len(EXTRAS)] = self.program.addresses[name]
-        ids = None if rows is None else rows.astype(np.int32)
+        ids = None if rows is None else np.sort(rows).astype(np.int32)  # MuJoCo ends the program if they are not sorted
         if not self.simulations.apply(trampoline(), self._place(table), ids):
             raise Failed(self.simulations.errors())
 

@@ -17,7 +17,7 @@ from envfleet.kernels.engine import KernelEngine
 from envfleet.options import Options
 from envfleet.physics.batch import TaskBatch
 from envfleet.physics.infos import TaskInfos
-from envfleet.physics.task import Task, find_task, load_model, read_task
+from envfleet.physics.task import Task, find_task, load_model, read_frame_skip, read_task
 
 ModelFields = Mapping[str, Any] | Callable[[Any, np.random.Generator], Mapping[str, Any]]
 """Values of fields of MuJoCo's model: arrays `(num_envs, …)` by name, or a function of the model and a generator that
@@ -65,7 +65,7 @@ class PhysicsEngine(KernelEngine):
         **params: Any,
     ) -> None:
         found = find_task(task)
-        loaded, skip = load_model(model or found.model), frame_skip or found.frame_skip
+        loaded, skip = load_model(model or found.model), read_frame_skip(found, frame_skip)
         spec, read = read_task(found, loaded, skip, params)
         self._renderer_options = {"width": 480, "height": 480, **(renderer or {})}
         self._renderer: tuple[Any, Any, Any] | None = None

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument, KernelError
+from envfleet.fleet.checks import check_whole
 from envfleet.kernels.kernel import KernelSpec, read_space
 from envfleet.native.fields import read_fields
 from envfleet.native.references import reachable
@@ -203,6 +204,15 @@ def load_model(source: str) -> Any:
             f"model={source[:80]!r} cannot be loaded ({error}): pass the path of an XML file, 'package:path' of one in "
             "a package, or XML text"
         ) from error
+
+
+def read_frame_skip(task: type[Task], frame_skip: Any) -> int:
+    """Return the steps of MuJoCo in one step, by default those of the task.
+
+    Raises:
+        InvalidArgument: It is not a whole number of at least 1.
+    """
+    return task.frame_skip if frame_skip is None else check_whole("frame_skip", frame_skip, 1)
 
 
 def read_task(

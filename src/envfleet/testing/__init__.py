@@ -8,6 +8,7 @@ They are public, for authors of vector environments and trainers. A conformance 
 
 from envfleet.testing.cases import CASES, Case
 from envfleet.testing.check_kernel import KernelCheckError, check_kernel
+from envfleet.testing.check_task import check_task
 from envfleet.testing.compare import Mismatch, mismatches
 from envfleet.testing.conformance import CHECKS, ConformanceError, Difference, check_backend
 from envfleet.testing.envs import CountingEnv
@@ -28,6 +29,7 @@ __all__ = [
     "Mismatch",
     "check_backend",
     "check_kernel",
+    "check_task",
     "mismatches",
     "once_marker",
 ]

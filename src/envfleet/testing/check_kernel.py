@@ -141,7 +141,7 @@ class _Trial:
     ) -> None:
         for seed, one, other in zip(self.seeds, expected, found, strict=True):
             for name, value in other.items():
-                if not _agree(one[name], value, 0.0 if is_exact else self.tolerance):
+                if not agree(one[name], value, 0.0 if is_exact else self.tolerance):
                     self._fail(what, step, name, one[name], value, seed)
 
     def _fail(self, what: str, step: int, field: str, expected: Any, found: Any, seed: int | None = None) -> None:
@@ -199,7 +199,7 @@ class _Trial:
             if not np.isfinite(row.get("reward", 0.0)):
                 self._fail("rewards are finite numbers", step, "reward", "a finite number", row["reward"], seed)
         for name in self.spec.info_fields:
-            if not _agree(batch.field(name), infos[name]):
+            if not agree(batch.field(name), infos[name]):
                 self._fail("infos report the state", step, f"infos[{name!r}]", batch.field(name), infos[name])
 
     def compare_places(self) -> None:
@@ -245,7 +245,7 @@ class _Trial:
             for step in range(1, self.num_steps + 1):
                 observation, reward, *flags, _ = env.step(env.action_space.sample())
                 found = observation, reward, *flags
-                if end and not _agree(end, found):
+                if end and not agree(end, found):
                     self._fail("an ended episode changed in another step", step, "observation", end, found, seed)
                 end = (observation, 0.0, *flags) if any(flags) else ()
 
@@ -308,11 +308,11 @@ def _as_element(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.floating) else value
 
 
-def _agree(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+def agree(one: Any, other: Any, tolerance: float = 0.0) -> bool:
     """Return whether two values, or all parts of two dicts or tuples, are equal; floats up to a tolerance."""
     if isinstance(one, (dict, tuple)):
         places = one if isinstance(one, dict) else range(len(one))
-        return all(_agree(one[place], other[place], tolerance) for place in places)
+        return all(agree(one[place], other[place], tolerance) for place in places)
     first, second = np.asarray(one), np.asarray(other)
     if tolerance == 0.0 or first.dtype.kind != "f":
         return bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
