@@ -22,7 +22,7 @@ from envfleet.agents import load_agent
 from envfleet.training import RunResult, resume, train
 from envfleet.training.config import find_config
 from envfleet.training.evaluation import evaluate
-from envfleet.training.games import Rink
+from envfleet.training.games import MatchConfig
 
 OPPONENTS = ("strong", "weak")
 
@@ -33,7 +33,7 @@ def _figures(result: RunResult, games: int, engines: tuple[str, ...], cpu_s: flo
         raise RuntimeError("the run left no checkpoint: train for longer")
     figures: dict[str, float] = {"CPU s": cpu_s, "transitions": result.total_steps, "updates": result.total_updates}
     for engine, opponent in itertools.product(engines, OPPONENTS):
-        played = evaluate(result.checkpoint, opponent, games=games, seed=1, rink=Rink(engine=engine)).figures()
+        played = evaluate(result.checkpoint, opponent, games=games, seed=1, match=MatchConfig(engine=engine)).figures()
         for name in ("win", "draw", "loss"):
             figures[f"{name} % against {opponent}, {engine}"] = 100 * played[f"{name}_rate"]
     return figures

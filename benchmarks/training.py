@@ -135,7 +135,13 @@ def make_trainer(
     if hidden:
         config["agent"]["hyperparameters"]["hidden"] = list(hidden)
     place: dict[str, Any] = {"backend": "process", "workers": workers} if workers and num_envs > 1 else {}
-    return Trainer(parse_config(config), RunOptions(num_envs=num_envs, engine=engine, **place))
+    options = RunOptions(num_envs=num_envs, engine=engine, **place)
+    try:
+        from envfleet.training.plan import resolve
+    except ImportError:  # the first edition
+        first: Any = Trainer
+        return first(parse_config(config), options)  # type: ignore[no-any-return]
+    return Trainer(resolve(parse_config(config), options))
 
 
 if __name__ == "__main__":

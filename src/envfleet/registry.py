@@ -217,6 +217,9 @@ GAMES: dict[str, str] = {"hockey": f"{_HOCKEY}.entry:HockeyGame"}
 Each is `"module:Name"` of a `envfleet.envs.games.Game`.
 """
 
+RANDOM = "random"
+"""Name of the player that draws its actions, which every game has."""
+
 
 AGENTS = {name: f"envfleet.agents.{name.lower()}:{name}" for name in ("SAC", "TD3", "DDDQN", "PPO")}
 """Agents by the name that configurations and files of saved agents have for them, which is that of the class.

@@ -12,9 +12,10 @@ from rl_hockey.common.training.older_files import modernise, read_older
 
 from envfleet.agents import DDDQNConfig, SACConfig, TD3Config
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import RunConfig, agent_config, parse_config, read_config, shipped_names
+from envfleet.training.config import RunConfig, parse_config, read_config, shipped_names
 from envfleet.training.loop.learners import UpdateSchedule
 from envfleet.training.phases import shares_of
+from envfleet.training.plan import resolve
 
 SHAPING = {
     "N": 600, "K": 400, "CLOSENESS_START": 20.0, "CLOSENESS_FINAL": 1.5, "TOUCH_START": 15.0, "TOUCH_FINAL": 1.0,
@@ -119,7 +120,7 @@ def read(data: dict[str, Any]) -> RunConfig:
 
 @pytest.mark.parametrize("name", READ)
 def test_files_are_read(name: str) -> None:
-    assert agent_config(read(READ[name])).learning_rate > 0
+    assert resolve(read(READ[name])).agent_config.learning_rate > 0
 
 
 def test_opponents_keep_their_shares() -> None:
@@ -158,7 +159,7 @@ def test_opponents_keep_their_shares() -> None:
     ],
 )  # fmt: skip
 def test_names_of_hyperparameters_mean_ours(kind: str, given: dict[str, Any], expected: Any) -> None:
-    assert agent_config(read(file(kind, given, STRONG))) == expected
+    assert resolve(read(file(kind, given, STRONG))).agent_config == expected
 
 
 def theirs(updates: float, every: int, num_envs: int, rounds: int) -> float:
@@ -191,15 +192,15 @@ def test_absent_keys_have_the_defaults_of_that_pipeline() -> None:
     data = file("SAC", {}, STRONG)
     for name in ("hyperparameters", "training"):
         del data[name]
-    found = agent_config(read(data))
+    found = resolve(read(data)).agent_config
     assert (found.learning_rate, found.batch_size, found.initial_temperature) == (1e-4, 256, 0.2)
-    assert agent_config(read(file("SAC", {"alpha": 0.5}, STRONG))).initial_temperature == 0.5
+    assert resolve(read(file("SAC", {"alpha": 0.5}, STRONG))).agent_config.initial_temperature == 0.5
 
 
 def test_learning_rate_of_the_file_overrides_the_agents() -> None:
     notes: list[str] = []
     data = file("SAC", SAC, STRONG, hyperparameters={"learning_rate": 2e-4})
-    assert agent_config(parse_config(modernise(data, notes))).learning_rate == 2e-4
+    assert resolve(parse_config(modernise(data, notes))).agent_config.learning_rate == 2e-4
     assert any("agent.hyperparameters.learning_rate=0.001 gives way" in note for note in notes)
 
 

@@ -133,7 +133,10 @@ def test_blocks_run_from_any_folder(here: Path, block: str, capsys: pytest.Captu
     (folder,) = (here / "results" / "runs").iterdir()
     counts = re.findall(r"num_envs=(\d)", block) or [1]
     assert folder.name.endswith(f"_vec{counts[0]}")
-    assert "no configs/curriculum_simple.json here; reading the shipped configuration 'curriculum_simple'" in said.err
+    assert (
+        "configs/curriculum_simple.json does not exist here; reading the shipped configuration 'curriculum_simple'"
+        in said.err
+    )
     if (result := names.get("result")) is None:
         return
     assert (result["run_name"], result["total_episodes"] >= 24) == (folder.name, True)

@@ -16,6 +16,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.config import RunOptions, find_config, parse_config
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.trainer import Trainer
+from envfleet.training.plan import resolve
 
 CONFIG = find_config("turbofan_ppo")
 
@@ -35,8 +36,7 @@ def remote_config(**kwargs: Any) -> dict[str, Any]:
 
 def train(place: Any, config: dict[str, Any], folder: Path | None = None, **options: Any) -> tuple[float, Any]:
     trainer = Trainer(
-        parse_config(config),
-        RunOptions(num_envs=16, **options),
+        resolve(parse_config(config), RunOptions(num_envs=16, **options)),
         folder=None if folder is None else RunFolder(folder),
     )
     try:
@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_new_episodes(place: Place, monkeypatch: pytest.Monke
     monkeypatch.setenv("ENVFLEET_TOKEN", place.token)
     config = remote_config(url=place.url, env="Turbofan-v0", max_episode_steps=20)
     _, state = train(place, config, max_transitions=128)
-    trainer = Trainer(parse_config(config), RunOptions(num_envs=16))
+    trainer = Trainer(resolve(parse_config(config), RunOptions(num_envs=16)))
     with pytest.warns(RuntimeWarning, match="new episodes begin"):
         trainer.load_state_dict(state)
     assert trainer.run() == "completed"
@@ -91,7 +91,7 @@ def test_configurations_that_cannot_be(kwargs: dict[str, Any], clue: str) -> Non
 def test_a_backend_is_the_services_business(place: Place) -> None:
     config = parse_config(remote_config(url=place.url, env="Turbofan-v0"))
     with pytest.raises(InvalidArgument, match="which decides that"):
-        Trainer(config, RunOptions(num_envs=2, backend="thread"))
+        Trainer(resolve(config, RunOptions(num_envs=2, backend="thread")))
 
 
 def test_status_tells_fleets_quota_and_scores(place: Place) -> None:

@@ -1,1 +1,1 @@
-"""The import name of the hockey pipeline whose configuration files envfleet reads."""
+"""Import name of the older hockey pipeline; envfleet reads its configuration files."""

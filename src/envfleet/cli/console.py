@@ -25,8 +25,8 @@ from envfleet.files import NO_ROOM, check_writable, write_whole
 _NO_PLACE = {
     errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
 }  # fmt: skip
-"""Why the file that an error names cannot be used; without a name these may be about anything, such as a port."""
-_FILE_WIDTH = 110  # when the output goes to a file or a pipe, which has no width
+"""Error codes of unusable files; without a file name the same codes may concern anything, such as a port."""
+_FILE_WIDTH = 110  # for output to a file or a pipe
 
 
 def make_console() -> Console:
@@ -37,10 +37,10 @@ def make_console() -> Console:
 
 @contextlib.contextmanager
 def readable_errors() -> Iterator[None]:
-    """Show an `EnvfleetError` as one panel (exit code 2) and end in one line on Ctrl-C (exit code 130).
+    """Show an `EnvfleetError` in a panel (exit code 2), and end with one line on Ctrl-C (exit code 130).
 
-    So is a file that cannot be written, for lack of space or permission. With `ENVFLEET_DEBUG=1` in the environment
-    the traceback is printed above the panel.
+    Files that cannot be written, for lack of space or permission, are shown in a panel too. With `ENVFLEET_DEBUG=1` in
+    the environment the traceback is printed above the panel.
     """
     try:
         yield
@@ -51,32 +51,34 @@ def readable_errors() -> Iterator[None]:
         if error.errno not in NO_ROOM and not (error.errno in _NO_PLACE and error.filename):
             raise
         what = f"{error.filename} cannot be written" if error.filename else "a file cannot be written"
-        advice = "; ".join(getattr(error, "__notes__", ())) or "free some space, or pass another place"
+        advice = "; ".join(getattr(error, "__notes__", ())) or "free some space, or pass another path"
         _show_error("disk full" if error.errno in NO_ROOM else "no file", f"{what} ({error.strerror}): {advice}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        typer.echo("\rInterrupted.", err=True)  # over the ^C that a terminal shows
+        typer.echo("\rInterrupted.", err=True)  # overwrites the terminal's ^C
         raise typer.Exit(130) from None
 
 
 class Commands(TyperGroup):
-    """Group of commands whose errors, and those of their arguments, are shown by `readable_errors`."""
+    """Group of commands; `readable_errors` shows errors of the commands and of their arguments."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the command."""
         with readable_errors():
             return super().invoke(ctx)
 
 
 def check_output(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written as the command line is parsed, not after minutes of work."""
+    """Reject a file that cannot be written when the command line is parsed, before minutes of work."""
     if str(path) == "-":
-        raise InvalidArgument("'-' is no file, as tables are printed, too: pass a name such as figures.json")
+        raise InvalidArgument(
+            "'-' is not a file name, and tables are printed to stdout: pass a name such as figures.json"
+        )
     try:
         if path is not None:
             check_writable(path)
     except OSError as error:
-        raise InvalidArgument(f"{path} cannot be written ({error.strerror}): pass another place") from error
+        raise InvalidArgument(f"{path} cannot be written ({error.strerror}): pass another path") from error
     return path
 
 
@@ -87,7 +89,7 @@ JsonFile = Annotated[
 
 
 def write_figures(file: Path | None, text: str) -> None:
-    """Write the file of `--json`, if it was asked for, and say where it is."""
+    """Write the file of `--json`, if given, and print its path."""
     if file is not None:
         write_whole(file, text)
         show_file("Figures", file)
@@ -128,19 +130,19 @@ def _show_error(title: str, text: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """Show a bar while something is measured; yields what to tell it: a text and the fraction done."""
+    """Show a progress bar; yield a function that updates its text and finished fraction."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=1.0)
 
-        def tell(text: str, fraction: float) -> None:
+        def update(text: str, fraction: float) -> None:
             progress.update(task, description=escape(text), completed=fraction)
 
-        yield tell
+        yield update
 
 
 def show_places(places: Mapping[str, str], console: Console) -> None:
-    """Print where things are, and commands, each in a line of its own that can be copied whole."""
+    """Print paths and commands, one per line, unwrapped for copying."""
     width = max(map(len, places))
     for name, place in places.items():
         console.print(f"{name:<{width}}  {escape(place)}", soft_wrap=True)

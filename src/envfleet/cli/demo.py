@@ -73,10 +73,11 @@ def demo(
 
 
 def _untrained(config: RunConfig) -> Any:
-    """Return the agent as it is before its first update."""
-    from envfleet.training import RunOptions, Trainer
+    """Return the agent before its first update."""
+    from envfleet.training import Trainer
+    from envfleet.training.plan import resolve
 
-    with contextlib.closing(Trainer(config, RunOptions())) as trainer:
+    with contextlib.closing(Trainer(resolve(config))) as trainer:
         return trainer.agent
 
 

@@ -25,5 +25,5 @@ Threads = Annotated[int, typer.Option(min=1, help="Threads for networks on a CPU
 MaxMinutes = Annotated[float | None, typer.Option(help="Stop a run after this many minutes.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the result.")]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Execute code that a checkpoint names: an agent class or network of your own.")
+    bool, typer.Option("--trust", help="Execute code that a checkpoint names: your own agent class or network.")
 ]

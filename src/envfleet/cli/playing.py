@@ -1,4 +1,4 @@
-"""Commands for trained players: evaluate them, let them play each other, watch them, play against them."""
+"""Commands for trained players: evaluate, compare, watch, and play against them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from envfleet.envs.games import Game
-    from envfleet.training.games import Rink
+    from envfleet.training.games import MatchConfig
     from envfleet.training.games.showing import Moment
     from envfleet.training.phases import Environment
 
@@ -31,15 +31,15 @@ Checkpoint = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="The file of an agent, the folder of a run (its best agent), or a player that the game knows: random, its "
-        "scripted ones, my_package:MyPlayer.",
+        help="File of an agent, folder of a run (its best agent), or a player of the game: random, a scripted player, "
+        "my_package:MyPlayer.",
     ),
 ]
 Env = Annotated[
     str | None,
     typer.Option(
         metavar="ENV",
-        help="What is played: a game for two such as hockey, a Gymnasium id, or package.module:make_env.",
+        help="Environment: a two-player game such as hockey, a Gymnasium id, or package.module:make_env.",
         show_default="as the run was trained",
     ),
 ]
@@ -47,14 +47,14 @@ Opponent = Annotated[
     str | None,
     typer.Option(
         metavar="PLAYER",
-        help="The other player, given like CHECKPOINT.",
+        help="Opponent, in the same form as CHECKPOINT.",
         show_default="the game's strongest, else random",
     ),
 ]
 Mode = Annotated[str | None, typer.Option(help="One of the game's modes.", show_default="the first")]
 SideOption = Annotated[
     str | None,
-    typer.Option(help="Where the player sits: a seat of the game, or both in turns.", show_default="as is usual"),
+    typer.Option(help="Seat of the player, or both alternately.", show_default="as is usual"),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the games; the same seed gives the same games.")]
 
@@ -63,7 +63,7 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     checkpoint: Checkpoint,
     *,
     opponent: Opponent = None,
-    games: Annotated[int, typer.Option(min=1, help="Number of games, or of episodes in environments for one.")] = 200,
+    games: Annotated[int, typer.Option(min=1, help="Number of games or single-player episodes.")] = 200,
     env: Env = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     side: SideOption = None,
@@ -72,29 +72,31 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     trust: Trust = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Play games with CHECKPOINT and report how many it wins; of environments for one, the mean return."""
+    """Play games with CHECKPOINT and report its win rate, or its mean return in single-player environments."""
     from envfleet.agents import load_agent
     from envfleet.cli.reports import show_evaluation, show_returns
     from envfleet.training.evaluation import evaluate as run_evaluation
-    from envfleet.training.games.players import name_of, seat_player
-    from envfleet.training.loop.examining import evaluate_alone
+    from envfleet.training.games.players import load_player, name_of
+    from envfleet.training.loop.evaluator import evaluate_single_player
 
     set_threads(1)
     place, game = _find_place(checkpoint, env, env_args)
     if game is None:
         _refuse_for_one(place, {"--opponent": opponent, "--side": side, "--mode": mode})
-        found = evaluate_alone(load_agent(checkpoint, num_envs=1, trust=trust), place, episodes=games, seed=seed)
+        found = evaluate_single_player(
+            load_agent(checkpoint, num_envs=1, trust=trust), place, episodes=games, seed=seed
+        )
         show_returns({name_of(checkpoint): found}, make_console())
         figures = dataclasses.asdict(found)
     else:
         with progress_bar() as tell:
             tell(f"{games} games against {opponent or game.strongest}", 0.0)
-            rink = _rink(place, game, mode)
+            match = _match(place, game, mode)
             player, other = (
-                seat_player(who, game=game, seed=2 * seed + k, trust=trust)
+                load_player(who, game=game, seed=2 * seed + k, trust=trust)
                 for k, who in enumerate((checkpoint, opponent or game.strongest))
             )
-            played = run_evaluation(player, other, games=games, seed=seed, side=side, rink=rink)
+            played = run_evaluation(player, other, games=games, seed=seed, side=side, match=match)
         show_evaluation(played, make_console())
         figures = dataclasses.asdict(played) | played.figures()
     write_figures(json_file, json.dumps(figures, indent=2))
@@ -105,7 +107,7 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
         Path, typer.Argument(metavar="DIR", help="Folder of checkpoints: of one run, of several, or your own.")
     ],
     *,
-    games: Annotated[int, typer.Option(min=1, help="Games of each pair, or episodes in environments for one.")] = 100,
+    games: Annotated[int, typer.Option(min=1, help="Games of each pair, or single-player episodes.")] = 100,
     env: Env = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     mode: Mode = None,
@@ -120,9 +122,10 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
     """Rate the checkpoints in DIR by games with each other and scripted players; or compare mean returns."""
     from envfleet.agents import load_agent
     from envfleet.cli.reports import show_returns, show_tournament
+    from envfleet.training.environments import open_one
     from envfleet.training.evaluation import find_checkpoints, run_tournament
-    from envfleet.training.games.players import seat_player
-    from envfleet.training.loop.examining import evaluate_alone
+    from envfleet.training.games.players import load_player
+    from envfleet.training.loop.evaluator import evaluate_single_player
     from envfleet.training.records.figures import plot_tournament
 
     set_threads(1)
@@ -130,26 +133,26 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
     figures: dict[str, Any]
     if game is None:
         _refuse_for_one(place, {"--mode": mode, "--plot": plot})
-        with contextlib.closing(place.make()) as sample:
+        with contextlib.closing(open_one(place)) as sample:
             players = find_checkpoints(folder, sample.observation_space)
         returns = {}
         with progress_bar() as tell:
             for number, (name, file) in enumerate(players.items()):
                 tell(name, number / len(players))
                 agent = load_agent(file, num_envs=1, trust=trust)
-                returns[name] = evaluate_alone(agent, place, episodes=games, seed=seed)
+                returns[name] = evaluate_single_player(agent, place, episodes=games, seed=seed)
         show_returns(returns, make_console())
         figures = {name: dataclasses.asdict(found) for name, found in returns.items()}
     else:
         files = find_checkpoints(folder, game.observation_space)
         everyone: dict[str, Any] = {
-            name: seat_player(file, name, game=game, seed=k, trust=trust)
+            name: load_player(file, name, game=game, seed=k, trust=trust)
             for k, (name, file) in enumerate(files.items())
         }
         everyone |= {name: name for name in game.scripts or [game.strongest]}
         with progress_bar() as tell:
-            rink = _rink(place, game, mode)
-            played = run_tournament(everyone, games=games, seed=seed, rink=rink, progress=tell)
+            match = _match(place, game, mode)
+            played = run_tournament(everyone, games=games, seed=seed, match=match, progress=tell)
         show_tournament(played, make_console())
         show_file("Picture", plot_tournament(played, plot or folder / "tournament.png"))
         figures = dataclasses.asdict(played)
@@ -174,28 +177,28 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     seed: Seed = 0,
     trust: Trust = False,
 ) -> None:
-    """Show games of CHECKPOINT in a window or as a film: the first ones that evaluate counts."""
+    """Show games of CHECKPOINT in a window or as a video: the first games that evaluate plays."""
     from envfleet.agents import load_agent
     from envfleet.envs.film import save_film
-    from envfleet.training.games.players import Seated, name_of, seat_player
+    from envfleet.training.games.players import LoadedPlayer, load_player, name_of
     from envfleet.training.games.showing import caption_frames, show_games
 
     if out is not None:
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains where there is no display
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # without a display pygame would raise an error
     place, game = _find_place(checkpoint, env, env_args)
     with _opened(place, game, mode, "rgb_array" if out else "human") as shown:
         if game is None:
             _refuse_for_one(place, {"--against": against, "--side": side, "--mode": mode})
             names: tuple[str, ...] = (name_of(checkpoint),)
-            alone = Seated(names[0], policy=load_agent(checkpoint, num_envs=1, trust=trust))
+            alone = LoadedPlayer(names[0], policy=load_agent(checkpoint, num_envs=1, trust=trust))
             moments = show_games(shown, [alone], games, seed=seed)
         else:
             player, opponent = (
-                seat_player(who, game=game, seed=2 * seed + k, trust=trust)
+                load_player(who, game=game, seed=2 * seed + k, trust=trust)
                 for k, who in enumerate((checkpoint, against or game.strongest))
             )
             names = player.name, opponent.name
-            side = side or game.usual_seat(_rink(place, game, mode).mode)
+            side = side or game.usual_seat(_match(place, game, mode).mode)
             moments = show_games(shown, [player, opponent], games, seed=seed, side=side, game=game)
         moments = _tell(moments, names, game)
         if out is None:
@@ -211,7 +214,7 @@ def play(
     games: Annotated[int, typer.Option(min=1, help="Number of games.")] = 10,
     env: Env = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
-    side: Annotated[str | None, typer.Option(help="Where you sit.", show_default="the first seat")] = None,
+    side: Annotated[str | None, typer.Option(help="Your seat.", show_default="the first seat")] = None,
     mode: Mode = None,
     seed: Seed = 0,
     trust: Trust = False,
@@ -219,37 +222,38 @@ def play(
     """Play at the keyboard: in hockey arrows move, W and S turn, space shoots; Escape ends it."""
     from envfleet.envs.keyboard import Keyboard
     from envfleet.fleet.checks import check_choice
-    from envfleet.training.games import Seated, seat_player
+    from envfleet.training.games import LoadedPlayer, load_player
     from envfleet.training.games.showing import Person, show_games
 
     place, game = _find_place(against, env, env_args)
     if game is None:
         _refuse_for_one(place, {"--against": against, "--side": side, "--mode": mode})
         with _opened(place, game, mode, "human") as shown:
-            alone = Seated("you", policy=Person(Keyboard(shown, place.id)))
+            alone = LoadedPlayer("you", policy=Person(Keyboard(shown, place.id)))
             _follow(_tell(show_games(shown, [alone], games, seed=seed), (), game))
         return
     side = side or game.seats[0]
     check_choice("side", side, game.seats)
     with _opened(place, game, mode, "human") as shown:
-        you = Seated("you", policy=Person(game.person(shown, game.seats.index(side))))
-        opponent = seat_player(against or game.strongest, game=game, trust=trust)
+        you = LoadedPlayer("you", policy=Person(game.person(shown, game.seats.index(side))))
+        opponent = load_player(against or game.strongest, game=game, trust=trust)
         moments = show_games(shown, [you, opponent], games, seed=seed, side=side, game=game)
         _follow(_tell(moments, (you.name, opponent.name), game))
 
 
 def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tuple[Environment, Game | None]:
-    """Find what a player plays: what is asked for, else what its run was trained on, else the first known game.
+    """Return the environment of a player: from the options, else from its run, else the first known game.
 
     Returns:
-        Its environment in the form of a configuration, and the two-player game it belongs to, or `None`.
+        Environment section, and its two-player game or `None`.
 
     Raises:
-        InvalidArgument: There is no such environment, or runs in a folder were trained on different ones.
+        InvalidArgument: Unknown environment, or a folder with runs in different environments.
     """
     from pydantic import ValidationError
 
     from envfleet.training.config import read_config
+    from envfleet.training.environments import find_game
     from envfleet.training.phases import Environment
 
     kwargs = parse_env_kwargs(env_args)
@@ -260,7 +264,7 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
             raise InvalidArgument(f"--env {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     else:
         files = [] if player is None else _configs_of(Path(player))
-        # The last phase's, which evaluations during a run play, too.
+        # The environment of the last phase, as in evaluations during a run.
         places = [read_config(file).curriculum.phases[-1].environment for file in files] or [Environment()]
         names = sorted({one.id if one.is_known_game else f"{one.id} {one.kwargs or ''}".strip() for one in places})
         if len(names) > 1:
@@ -268,33 +272,40 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
                 f"the runs in {player} were trained on {', '.join(names)}: pass one of them by --env and --env-arg"
             )
         place = places[0].model_copy(update={"kwargs": places[0].kwargs | kwargs})
-    return place, place.find_game()
+    game = find_game(place)
+    if game is not None:
+        try:
+            game.check(place.kwargs)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{place.id!r} {error}") from None
+    return place, game
 
 
 def _configs_of(path: Path) -> list[Path]:
-    """Return the configurations of the run that a file or folder belongs to, or of the runs in a folder."""
+    """Return the configuration of the run of a file or folder, or those of all runs in a folder."""
     above = [folder / "config.json" for folder in (path, *path.absolute().parents[:2])]
     mine = [file for file in above if (file.parent / "checkpoints").is_dir() and file.is_file()]
     return mine[:1] or (sorted(path.glob("*/config.json")) if path.is_dir() else [])
 
 
 def _refuse_for_one(place: Environment, options: dict[str, Any]) -> None:
-    """Refuse options that mean something in games for two only."""
+    """Reject options that only two-player games have."""
     refuse_given(options, f"{place.id!r} is for one player")
 
 
-def _rink(place: Environment, game: Game, mode: str | None) -> Rink:
-    """Return where games are played."""
-    from envfleet.training.games import Rink
+def _match(place: Environment, game: Game, mode: str | None) -> MatchConfig:
+    """Return the settings of games."""
+    from envfleet.training.games import MatchConfig
 
-    settings = {name: value for name, value in place.settings.items() if name != "starter"}  # each game has one
-    return Rink(game=game, mode=mode or "", settings=settings)
+    settings = {name: value for name, value in place.kwargs.items() if name != "starter"}  # each game has one
+    return MatchConfig(game=game, mode=mode or "", settings=settings)
 
 
 @contextlib.contextmanager
 def _opened(place: Environment, game: Game | None, mode: str | None, render_mode: str) -> Iterator[gym.Env[Any, Any]]:
     """Open the environment in which games are shown."""
     from envfleet.envs.keyboard import load_pygame, require_display
+    from envfleet.training.environments import open_one
 
     if render_mode == "rgb_array":
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a film is silent: open no sound device
@@ -303,16 +314,16 @@ def _opened(place: Environment, game: Game | None, mode: str | None, render_mode
     unseen = () if render_mode == "rgb_array" else (load_pygame().error,)
     try:
         if game is None:
-            env = place.make(render_mode=render_mode)
+            env = open_one(place, render_mode=render_mode)
         else:
-            rink = _rink(place, game, mode)
-            env = game.open(rink.mode, rink.settings, render_mode)
+            match = _match(place, game, mode)
+            env = game.open(match.mode, match.settings, render_mode)
     except TypeError as error:
         if "'render_mode'" not in str(error):
             raise
         raise InvalidArgument(
-            f"{place.id!r} cannot be shown, as it takes no render_mode ({error}): let it take that keyword, and return "
-            "pictures from render()"
+            f"{place.id!r} cannot be shown, as its constructor has no render_mode ({error}): accept that keyword, and "
+            "return frames from render()"
         ) from error
     try:
         yield env
@@ -325,7 +336,7 @@ def _opened(place: Environment, game: Game | None, mode: str | None, render_mode
 
 
 def _tell(moments: Iterator[Moment], names: tuple[str, ...], game: Game | None) -> Iterator[Moment]:
-    """Print what came of each game or episode, and pass its moments on."""
+    """Print the result of each game or episode, and yield its states."""
     outcomes: list[int | None] = []
     for moment in moments:
         yield moment
@@ -344,7 +355,7 @@ def _tell(moments: Iterator[Moment], names: tuple[str, ...], game: Game | None) 
 
 
 def _follow(moments: Iterator[Moment]) -> None:
-    """Let games go on in a window until they are over or somebody has seen enough."""
+    """Show games in a window until they end or the window is closed."""
     from envfleet.training.games.showing import wants_to_leave
 
     for _ in moments:

@@ -99,7 +99,7 @@ def _episodes(link: ServiceLink, fleet: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _board(env: str, rows: Sequence[Mapping[str, Any]], user: str) -> RenderableType:
-    """Return a leaderboard, cut to the lines around one's own."""
+    """Return a leaderboard, shortened to the lines around the user."""
     mine = next((k for k, row in enumerate(rows) if row["user"] == user), 0)
     first = max(0, min(mine - _NEIGHBOURS // 2, len(rows) - _NEIGHBOURS))
     table = make_table(f"{env}: ranked episodes", "rank", "score", "best", "episodes")

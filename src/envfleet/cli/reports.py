@@ -1,4 +1,4 @@
-"""What commands that train and play print: tables of games and returns, and the summary of a run."""
+"""Output of the commands that train and play: tables of games and returns, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def show_tournament(tournament: Tournament, console: Console) -> None:
 
 
 def show_result(result: RunResult, console: Console) -> None:
-    """Print how a run ended: one line if somebody ended it, else how good it is and where its files are."""
-    go_on = f"envfleet train --resume {result.run_dir}"
+    """Print the result of a run: one line if it was interrupted, otherwise metrics and paths."""
+    command = f"envfleet train --resume {result.run_dir}"
     if result.reason == "interrupted":
-        text = f"Interrupted after {result.total_steps:,} transitions; all is saved. Go on: {go_on}"
+        text = f"Interrupted after {result.total_steps:,} transitions; the run is saved. Continue: {command}"
         console.print(text, markup=False, soft_wrap=True)
         return
     lines = [
@@ -111,7 +111,7 @@ def show_result(result: RunResult, console: Console) -> None:
         "Best agent": result.best_checkpoint,
         "Last agent": result.checkpoint,
         "TensorBoard": f"tensorboard --logdir {result.run_dir / 'tensorboard'}",
-        "Go on": None if result.reason == "completed" else go_on,
+        "Continue": None if result.reason == "completed" else command,
     }
     show_places({name: str(place) for name, place in places.items() if place is not None}, console)
 

@@ -110,7 +110,7 @@ def compare(  # noqa: PLR0913 (one parameter per option)
 
 
 def _registered(env: str) -> str:
-    """Return the id, if there is such an environment: RLlib tells that late, and in many lines."""
+    """Return the id of a known environment; RLlib reports unknown ones late and in many lines."""
     import gymnasium
 
     try:

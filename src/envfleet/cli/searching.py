@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def search(  # noqa: PLR0913 (one parameter per option)
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="As in train.")],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="Configuration, as in train.")],
     *,
     space: Annotated[
         Path,
@@ -60,7 +60,7 @@ def _report(result: SearchResult, num_envs: int, console: Console) -> None:
     from envfleet.training.search import describe
 
     if not result.is_complete:
-        console.print("Interrupted; all is saved. The same command goes on.")
+        console.print("Interrupted; the search is saved. The same command continues it.")
     completed = sum(score is not None for score in result.scores)
     console.print(f"{completed} of {len(result.scores)} trials completed.")
     if result.best is None:

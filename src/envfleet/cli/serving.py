@@ -1,4 +1,4 @@
-"""`envfleet serve` and `envfleet token`: a service for many people, and who may use it."""
+"""`envfleet serve` and `envfleet token`: a service for many users, and their tokens."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     ] = ["Turbofan-v0"],  # noqa: B006 (typer copies it)
     database: Database = DATABASE,
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = 8001,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 for any free port.")] = 8001,
     workers: Annotated[int, typer.Option(min=1, help="Processes; more than one needs PostgreSQL.")] = 1,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="Where environments run that are no kernels.")
+        str, typer.Option(metavar="NAME", help="Backend of environments that are not kernels.")
     ] = "process",
     workers_per_fleet: Annotated[
-        int, typer.Option(min=1, help="Worker processes of one fleet; kernels have none.")
+        int, typer.Option(min=1, help="Worker processes of one fleet; kernels need none.")
     ] = 1,
     step_timeout: Annotated[
         float,
@@ -59,7 +59,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         typer.Option(metavar="X", min=0.0, help="Cost of an abandoned ranked episode where no other is stated."),
     ] = None,
     has_private_scores: Annotated[
-        bool, typer.Option("--no-public-scores", help="Show leaderboards to those who have a token, only.")
+        bool, typer.Option("--no-public-scores", help="Show leaderboards to users with a token only.")
     ] = False,
     has_pictures: Annotated[
         bool, typer.Option("--pictures", help="Show participants pictures of environments that draw.")
@@ -98,10 +98,10 @@ def serve(  # noqa: PLR0913 (one parameter per option)
 
 @token_app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="USER", help="Whose; a new name makes a user.")],
+    name: Annotated[str, typer.Argument(metavar="USER", help="Name of the user; a new name creates a user.")],
     *,
     role: Annotated[
-        str | None, typer.Option(metavar="ROLE", help="The user's: participant, if not given, or admin.")
+        str | None, typer.Option(metavar="ROLE", help="Role of the user: participant (default) or admin.")
     ] = None,
     max_live_envs: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,
     max_steps_per_day: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,

@@ -1,4 +1,4 @@
-"""The commands that train and what comes of it: `envfleet train`, `envfleet plot`, `envfleet export`."""
+"""Commands for training and its results: `envfleet train`, `envfleet plot`, `envfleet export`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def train(  # noqa: PLR0913 (one parameter per option)
     *,
     env: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Train in this environment, with the agent's defaults, in place of CONFIG."),
+        typer.Option(metavar="ID", help="Train in this environment with the agent's defaults, instead of CONFIG."),
     ] = None,
     agent: Annotated[
         str | None,
-        typer.Option(help="With --env: PPO, SAC, TD3, DDDQN, or module:Name of your own.", show_default="PPO"),
+        typer.Option(help="With --env: PPO, SAC, TD3, DDDQN, or module:Name of your class.", show_default="PPO"),
     ] = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     num_envs: NumEnvs = None,
@@ -43,7 +43,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
     workers: Workers = None,
     device: Device = None,
     threads: Threads = 1,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed, in place of the configuration's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the configuration's.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for runs.", show_default="results/runs")
     ] = None,
@@ -79,7 +79,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Train an agent as CONFIG says, or in an environment; Ctrl-C saves the run, --resume continues it."""
     from envfleet import training
-    from envfleet.training.config import change_config
+    from envfleet.training.config import change_config, find_config
 
     limits: dict[str, Any] = {"max_minutes": max_minutes, "max_transitions": max_transitions, "verbose": not quiet}
     limits["stop_at_return"] = stop_at_return
@@ -89,23 +89,26 @@ def train(  # noqa: PLR0913 (one parameter per option)
             "--engine": engine, "--backend": backend, "--workers": workers, "--seed": seed, "--out": out,
             "--name": name, "--on-failure": on_failure, "--weights": weights, "--print-config": print_config or None,
         }  # fmt: skip
-        refuse_given(given, "--resume goes on with what the run began with")
+        refuse_given(given, "--resume continues with the settings of the run")
         set_threads(threads)
         result = training.resume(resume, device=device, max_restarts=max_restarts, **limits)
     else:
-        read = _configuration(config, env, env_args, agent, max_transitions)
+        path = None if config is None else find_config(config)
+        read = _read_config(path, env, env_args, agent, max_transitions)
         if weights is not None:
             read = change_config(read, {"agent.checkpoint_path": str(weights)}, "--weights")
         if print_config:
             _print_config(read)
             return
+        subject = read if path is None or weights is not None else path  # errors name the file
         set_threads(threads)
         options: dict[str, Any] = {
             "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers, "device": device,
             "seed": seed, "on_failure": on_failure, "max_restarts": max_restarts,
             "base_output_dir": out, "run_name": name,
         }  # fmt: skip
-        result = training.train(read, **limits, **{key: value for key, value in options.items() if value is not None})
+        options = {key: value for key, value in options.items() if value is not None}
+        result = training.train(subject, **limits, **options)
     from envfleet.cli.reports import show_result
 
     show_result(result, make_console())
@@ -146,25 +149,27 @@ def export(
 
 
 def set_threads(count: int) -> None:
-    """Set the number of threads for networks on a CPU. More than one slows small networks, and other programs, down."""
+    """Set the number of threads for networks on a CPU; more than one slows down small networks and other programs."""
     import torch
 
     torch.set_num_threads(count)
 
 
-def _configuration(
-    config: str | None, env: str | None, env_args: list[str], agent: str | None, transitions: int | None
+def _read_config(
+    path: Path | None, env: str | None, env_args: list[str], agent: str | None, transitions: int | None
 ) -> RunConfig:
-    from envfleet.training.config import config_for, read_config, shipped_names  # before torch is imported
+    from envfleet.training.config import read_config, shipped_names  # imports no torch
 
-    if config is not None:
+    if path is not None:
         given = {"--env": env, "--env-arg": env_args or None, "--agent": agent}
-        refuse_given(given, f"CONFIG {config!r} names environment and agent itself")
-        return read_config(config)
+        refuse_given(given, "CONFIG sets the environment and the agent")
+        return read_config(path)
     if env is None:
         raise InvalidArgument(
             f"no CONFIG is given: pass one of {', '.join(shipped_names())}, a JSON file, --env ID, or --resume RUN"
         )
+    from envfleet.training.plan import config_for
+
     return config_for(env, agent or "PPO", transitions or 100_000, parse_env_kwargs(env_args))
 
 
@@ -172,9 +177,10 @@ def _print_config(config: RunConfig) -> None:
     import dataclasses
     import json
 
-    from envfleet.training.config import agent_config
+    from envfleet.training.plan import resolve
 
-    content, values = config.model_dump(mode="json"), dataclasses.asdict(agent_config(config))
+    plan = resolve(config)
+    content, values = plan.config.model_dump(mode="json"), dataclasses.asdict(plan.agent_config)
     content["hyperparameters"] = {name: values.pop(name, None) for name in content["hyperparameters"]}
     values.pop("warmup", None)  # which is training.warmup_steps
     content["agent"]["hyperparameters"] = values

@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 from envfleet.adapters.pettingzoo_game import SEATED_SCRIPTS, DuelGame
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.options import advise
-from envfleet.registry import GAMES, resolve
+from envfleet.registry import GAMES, RANDOM, resolve
 from envfleet.sources import find_callable, is_kernel_class
-
-RANDOM = "random"
-"""Name of the player that draws its actions, which every game has."""
 
 
 class Game:
@@ -46,6 +43,8 @@ class Game:
         files: Trained players that come with it, by name.
         terms: Shaping terms by the key of configurations: the name in the infos, with `_two` behind it player two's,
             the default weights at first and at last, and what it is for.
+        defaults: Default settings by name.
+        fixed: Settings that must be equal in all phases of a run, since observations or actions depend on them.
     """
 
     name: str
@@ -57,6 +56,8 @@ class Game:
     anchors: ClassVar[Mapping[str, float]] = {RANDOM: 25.0}
     files: ClassVar[Mapping[str, Path]] = {}
     terms: ClassVar[Mapping[str, tuple[str, float, float, str]]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    fixed: tuple[str, ...] = ()
 
     def __init__(self, name: str, make_env: Any) -> None:
         self.name, self._make_env = name, make_env
@@ -215,7 +216,7 @@ Spaces = tuple[Any, Any]
 """Of the observations and actions of one player; anything but a space stands for whatever the other side has."""
 
 _OTHER_PLAYER = (
-    "pass one that was trained there, or say what this one plays (`env=`, `rink=`, on the command line --env)"
+    "pass one that was trained there, or say what this one plays (`env=`, `match=`, on the command line --env)"
 )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from envfleet.errors import MissingDependency
 
 try:
-    import pydantic as _pydantic  # noqa: F401  # so that what is missing is said once, and how to get it
+    import pydantic as _pydantic  # noqa: F401  # one clear error if it is missing
 except ImportError as error:
     raise MissingDependency("training needs pydantic, which is not installed: pip install 'envfleet[train]'") from error
 
@@ -20,7 +20,7 @@ _MODULES = {"RunOptions": "config", "Trainer": "loop.trainer"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import when it is used: a configuration is read, and its mistakes are told, without torch."""
+    """Import lazily, so that configurations are parsed without importing torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,31 +1,28 @@
-"""What a run is told: its configuration, a JSON file that is checked as a whole before anything starts, and options.
+"""Run configuration: a JSON file, validated before anything starts, and the options of a run.
 
-Errors say where in a file something is wrong.
+A `RunConfig` is data only: parsing imports no game, no agent and no code of the user's. `plan.resolve` looks all of
+them up and returns the plan that a run follows.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import re
-import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from gymnasium import spaces
-from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from envfleet.errors import InvalidArgument
 from envfleet.files import read_json
 from envfleet.fleet.checks import check_choice, check_whole
-from envfleet.registry import AGENTS, find_own
-from envfleet.training.events import find_observers
-from envfleet.training.phases import SCRIPTED, TAGS, UNKNOWN, Curriculum, Environment, Length, Section, describe_unknown
+from envfleet.registry import AGENTS
+from envfleet.training.phases import Curriculum, Length, Section
+from envfleet.training.problems import Problems
 
 Backend = Literal["auto", "serial", "thread", "process", "ray", "kernel"]
 Rate = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
@@ -35,83 +32,83 @@ SHIPPED = Path(__file__).parent / "configs"
 
 
 class Hyperparameters(Section):
-    """What agents of all kinds have."""
+    """Hyperparameters that all agents have."""
 
     learning_rate: Positive | None = None
-    """Of Adam; null for the agent's own."""
+    """Adam's learning rate; null for the agent's default."""
     batch_size: Length | None = None
-    """Transitions per update; null for the agent's own."""
+    """Transitions per update; null for the agent's default."""
 
 
 class Pool(Section):
-    """Snapshots of the learner that opponents of type `snapshots` are drawn from."""
+    """Snapshots of the learner, which opponents of type `snapshots` are drawn from."""
 
     snapshot_every: Length = 100_000
-    """Transitions from one snapshot to the next."""
+    """Transitions between snapshots."""
     size: Length = 20
-    """Snapshots that are kept; of more, the oldest goes."""
+    """Number of snapshots to keep; the oldest is dropped first."""
 
 
 class Training(Section):
-    """How a run goes; all counts are in transitions (steps of one sub-environment as the learner saw it)."""
+    """Training loop; all counts are in transitions (steps of one sub-environment from the learner's side)."""
 
     warmup_steps: Annotated[int, Field(ge=0)] = 10_000
     """Transitions before the first update, with uniformly random actions unless the agent has a checkpoint_path;
     PPO has none."""
     updates_per_step: Rate = 1.0
-    """Gradient updates per transition; fractions add up."""
+    """Gradient updates per transition; fractions accumulate."""
     updates_per_round: Rate | None = None
-    """Gradient updates per round (one step of all sub-environments) instead."""
+    """Gradient updates per round (one step of all sub-environments), instead of updates_per_step."""
     learn_beside: bool = True
-    """Whether compiled updates are made by a thread beside the games: the policy that acts is then one set of
-    updates old."""
+    """Whether a background thread makes compiled updates while sub-environments step; the acting policy is then one set
+    of updates old."""
     rollout_steps: Length = 128
-    """Steps of every sub-environment between updates of PPO."""
+    """PPO: steps of each sub-environment per rollout."""
     learn_from_both_sides: bool = True
-    """Whether the learner learns from either side of games against itself (self_play without a checkpoint, not
-    deterministic); a step of these is two transitions then."""
+    """Whether the learner learns from both sides of games against itself (self_play without a checkpoint, not
+    deterministic); a step of such a game is two transitions."""
     reward_scale: Positive = 1.0
-    """What the learner's reward is multiplied by."""
+    """Factor of the learner's reward."""
     eval_frequency: Length | None = 100_000
-    """Transitions between evaluations; null for the end only."""
+    """Transitions between evaluations; null for one at the end."""
     eval_games: Length = 200
     """Games per evaluation and opponent."""
     eval_weak_opponent: bool = True
-    """Whether the weak scripted player is played, too."""
+    """Whether evaluations include the weaker scripted players."""
     checkpoint_frequency: Length | None = 100_000
-    """Transitions between checkpoints; null for the end only."""
+    """Transitions between checkpoints; null for one at the end."""
     max_checkpoints: Length = 5
-    """Latest checkpoints that are kept, beside the best."""
+    """Number of latest checkpoints to keep in addition to the best."""
     max_restarts: Annotated[int, Field(ge=0)] = 10
-    """Failures of sub-environments allowed within any hour, in runs that rebuild those that fail."""
+    """Failures of sub-environments allowed within any hour with on_failure="restart"."""
     pool: Pool = Pool()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.updates_per_round is not None and self.updates_per_step != 1.0:
             raise ValueError(
-                "has updates_per_step and updates_per_round, expected one of both: updates_per_step keeps the updates "
-                "per transition whatever num_envs is"
+                "has updates_per_step and updates_per_round, expected one of both: updates_per_step keeps the number "
+                "of updates per transition independent of num_envs"
             )
         return self
 
 
 class AgentSection(Section):
-    """Who learns."""
+    """Agent to train."""
 
     type: str = Field(
         json_schema_extra=lambda schema: schema.update(anyOf=[{"enum": list(AGENTS)}, {"pattern": ".:."}])
     )
-    """Or 'module:Name' of a class of your own."""
+    """Name of the algorithm, or 'module:Name' of your own class."""
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
-    """Of the agent, by name."""
+    """Hyperparameters of the algorithm, by name."""
     checkpoint_path: str | None = None
-    """File of a saved agent whose weights are the first ones; it then acts by them during the warm-up, too, and
-    DDDQN with its last epsilon from the first step."""
+    """File of a saved agent with the initial weights; the agent then acts by them during the warm-up, and DDDQN starts
+    with its final epsilon."""
     action_fineness: Length = 1
     """DDDQN in games with a table of actions: levels in each direction of an axis."""
     action_combined: bool = False
-    """DDDQN in games with a table of actions: whether one may move several axes."""
+    """DDDQN in games with a table of actions: whether an action may move several axes."""
 
     @field_validator("type")
     @classmethod
@@ -125,15 +122,15 @@ class AgentSection(Section):
         if self.type != "DDDQN" and (self.action_fineness, self.action_combined) != (1, False):
             raise ValueError(
                 f"has an action_fineness or action_combined, but {self.type} does not choose among numbered actions: "
-                "leave it out, or take DDDQN"
+                "leave it out, or use DDDQN"
             )
         return self
 
 
 class RunConfig(Section):
-    """A configuration file.
+    """Content of a configuration file.
 
-    Read one with `read_config`, or make one of a dict with `parse_config`; both say what is wrong with it, and where.
+    `read_config` reads a file, `parse_config` a dict; both report what is wrong, and where.
     """
 
     curriculum: Curriculum
@@ -141,9 +138,9 @@ class RunConfig(Section):
     training: Training = Training()
     agent: AgentSection
     observers: list[str] = Field(default_factory=list)
-    """Classes of your own that are told what happens, as 'module:Name'."""
+    """Your own observer classes, which receive all events, as 'module:Name'."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """All randomness of the run derives from it."""
+    """Seed that all randomness of the run derives from."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,23 +148,23 @@ class RunOptions:
     """Options of a run.
 
     Attributes:
-        num_envs: Sub-environments.
-        engine: Of a game that has several; `None` for the first of them.
-        backend: Of the fleet; `None` chooses: `"kernel"` for what is compiled, `"serial"` for one sub-environment of
-            anything else, and `"auto"`, which measures, for several.
-        workers: Threads or processes of the fleet; `None` for its own choice.
-        device: Where networks live and the replay buffer with them: `"cpu"`, `"cuda"`, `"cuda:1"`, …
+        num_envs: Number of sub-environments.
+        engine: Engine of the game; `None` for its first.
+        backend: Backend of the fleet; `None` chooses `"kernel"` for compiled environments, `"serial"` for one
+            sub-environment of any other kind, and `"auto"`, which measures, for several.
+        workers: Threads or processes of the fleet; `None` for the fleet's default.
+        device: Device of the networks and the replay buffer: `"cpu"`, `"cuda"`, `"cuda:1"`, …
         on_failure: `"raise"`, or `"restart"`: a sub-environment that fails ends its episode as truncated and is
             rebuilt.
-        max_restarts: Failures allowed within any hour with `on_failure="restart"`; `None` for what the configuration
-            says.
-        max_minutes: The run stops after so many, evaluations included; `None` for never. An evaluation that is under
-            way, or is the last one, may take a tenth of that and one minute more.
-        max_transitions: The run stops after so many; `None` for never.
-        stop_at_return: The run stops once the mean return of the last 100 episodes is at least this; `None` for never.
+        max_restarts: Failures allowed within any hour with `on_failure="restart"`; `None` for the configuration's
+            value.
+        max_minutes: Time limit in minutes, including evaluations; `None` for none. A running or final evaluation may
+            exceed it by a tenth plus one minute.
+        max_transitions: Limit in transitions; `None` for none.
+        stop_at_return: Stop once the mean return of the last 100 episodes is at least this; `None` for never.
 
     Raises:
-        InvalidArgument: One of them cannot be.
+        InvalidArgument: An option has an invalid value.
     """
 
     num_envs: int = 1
@@ -204,25 +201,25 @@ def shipped_names() -> list[str]:
 def find_config(source: str | Path) -> Path:
     """Return the path of a configuration file.
 
-    Where there is no `configs/NAME.json` in the working directory, that path is the shipped configuration NAME, too; a
-    line on stderr says so.
+    Without a `configs/NAME.json` in the working directory, that path also means the shipped configuration NAME; a line
+    on stderr reports it.
 
     Args:
-        source: The path, or the name of a configuration that comes with envfleet: a `str` without folder and suffix.
+        source: Path of a file, or name of a shipped configuration: a `str` without folder and suffix.
 
     Raises:
         InvalidArgument: Unknown name.
     """
     path = Path(source)
     if path == Path("configs", f"{path.stem}.json") and path.stem in shipped_names() and not path.exists():
-        sys.stderr.write(f"envfleet: there is no {path} here; reading the shipped configuration {path.stem!r}\n")
+        sys.stderr.write(f"envfleet: {path} does not exist here; reading the shipped configuration {path.stem!r}\n")
         return SHIPPED / path.name
     if not isinstance(source, str) or path.suffix or source != path.name:
         return path
     if source not in shipped_names():
         raise InvalidArgument(
             f"the configuration is {source!r}, expected one of {', '.join(shipped_names())}, or the path of a JSON "
-            f"file: for a file of that name write ./{source}, for an environment envfleet train --env {source}"
+            f"file: write ./{source} for a file of that name, envfleet train --env {source} for an environment"
         )
     return SHIPPED / f"{source}.json"
 
@@ -231,12 +228,12 @@ def read_config(source: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig
     """Read a configuration.
 
     Args:
-        source: Path of a JSON file, or the name of a shipped configuration, as for `find_config`; the content of one;
-            or a configuration, which is returned as it is.
+        source: Path of a JSON file or name of a shipped configuration, as in `find_config`; content of a file; or a
+            `RunConfig`, which is returned unchanged.
 
     Raises:
-        InvalidArgument: Unknown name, missing file, or a file that is no JSON or says something that cannot be; the
-            message has the path of every key in question, what it is, and what is accepted.
+        InvalidArgument: Unknown name, missing file, a file that is not JSON, an unknown key or an invalid value; the
+            message has the path of each key, its value, and what is accepted.
     """
     if isinstance(source, RunConfig):
         return source
@@ -246,13 +243,13 @@ def read_config(source: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig
 
 
 def read_file(source: str | Path) -> tuple[Any, str]:
-    """Read the content of a configuration file without checking what it says.
+    """Read a configuration file without parsing its content.
 
     Args:
-        source: As for `find_config`.
+        source: As in `find_config`.
 
     Returns:
-        The content, and the path that errors should name: what `parse_config` takes.
+        Content and path of the file: the arguments of `parse_config`.
 
     Raises:
         InvalidArgument: Unknown name, missing file, or a file that is not JSON.
@@ -262,79 +259,54 @@ def read_file(source: str | Path) -> tuple[Any, str]:
     return read_json(path, advice), str(path)
 
 
-def config_for(env: str, agent: str, transitions: int, env_kwargs: Mapping[str, Any] | None = None) -> RunConfig:
-    """Make the configuration of an agent with its defaults in one environment; games for two it plays against itself.
-
-    Args:
-        env: As `environment.id` has it.
-        agent: As `agent.type` has it.
-        transitions: How many there are; in a short run a tenth of them is for the warm-up.
-        env_kwargs: Arguments of the environment.
-
-    Raises:
-        InvalidArgument: As `read_config`.
-    """
-    place = Environment(id=env, kwargs=dict(env_kwargs or {}))
-    phase = {"name": "train", "transitions": transitions, "environment": place.model_dump()}
-    if place.find_game() is not None:
-        phase["opponent"] = {"type": "self_play"}
-    warmup = min(Training().warmup_steps, transitions // 10)
-    content = {"curriculum": {"phases": [phase]}, "training": {"warmup_steps": warmup}, "agent": {"type": agent}}
-    return parse_config(content, f"the configuration of {agent} in {env}")
-
-
 def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
-    """Make a configuration of nested dicts and lists, as a JSON file holds them.
+    """Parse the content of a configuration file.
 
     Args:
-        data: The content.
-        source: What errors call it.
+        data: Nested dicts and lists, as a JSON file holds them.
+        source: Name of the configuration in errors.
 
     Raises:
-        InvalidArgument: As `read_config`.
+        InvalidArgument: As in `read_config`.
     """
     if not isinstance(data, dict):
         raise InvalidArgument(f'{source} holds a {type(data).__name__}, expected an object: {{"curriculum": …}}')
     try:
-        config = RunConfig.model_validate({name: value for name, value in data.items() if name != "$schema"})
-        agent_config(config)
-        find_observers(config.observers)
-        _check_actions(config)
+        return RunConfig.model_validate({name: value for name, value in data.items() if name != "$schema"})
     except ValidationError as error:
-        raise InvalidArgument(_explain(error, source)) from None
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{source}: {error}") from None
-    return config
+        problems = Problems(source)
+        problems.add_invalid(error)
+        raise problems.error() from None
 
 
 def change_config(base: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
-    """Return a configuration with other values.
+    """Return a copy of a configuration with changed values.
 
     Args:
-        base: The configuration.
-        values: By the path of a key, such as `"curriculum.phases[0].transitions"`.
-        source: What errors call the result.
+        base: Configuration to copy.
+        values: New values by the path of a key, such as `"curriculum.phases[0].transitions"`.
+        source: Name of the result in errors.
 
     Raises:
-        InvalidArgument: A key is not known, or a value cannot be.
+        InvalidArgument: Unknown key or invalid value.
     """
     data = base.model_dump(mode="json")
     for path, value in values.items():
         *parents, last = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path)]
-        place: Any = data
+        section: Any = data
         try:
             for part in parents:
-                place = place[part]
-            place[last] = value
+                section = section[part]
+            section[last] = value
         except (LookupError, TypeError):
             raise InvalidArgument(
-                f"{source}: there is no key {path!r}: `envfleet train CONFIG --print-config` prints all keys"
+                f"{source}: unknown key {path!r}: `envfleet train CONFIG --print-config` prints all keys"
             ) from None
     return parse_config(data, source)
 
 
 def find_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """Return the path of the first key in which two contents of a file differ, and both values; `None` if none does.
+    """Return the path of the first key with different values, and both values; `None` if the contents are equal.
 
     Examples:
         >>> find_difference({"seed": 1, "phases": [{"episodes": 5}]}, {"seed": 1, "phases": [{"episodes": 6}]})
@@ -347,125 +319,3 @@ def find_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any
     else:
         return None if one == other else (path, one, other)
     return next(filter(None, (find_difference(first, second, place) for place, first, second in pairs)), None)
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of configuration files, with a description of every key, for editors and other tools."""
-    schema = RunConfig.model_json_schema()
-    schema["properties"]["$schema"] = {"type": "string"}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def agent_config(config: RunConfig) -> Any:
-    """Make the agent's own configuration: its hyperparameters, with the learning rate, batch size and warm-up.
-
-    Raises:
-        InvalidArgument: A hyperparameter is not known, or cannot have that value.
-    """
-    from envfleet.agents.hyperparameters import OffPolicyConfig  # imports torch
-    from envfleet.agents.loading import find_agent
-
-    config_class: Any = find_agent(config.agent.type, "agent.type").config_class
-    values = _values(config, [field.name for field in dataclasses.fields(config_class)])
-    try:
-        made = TypeAdapter(config_class).validate_python(values)
-    except ValidationError as error:
-        raise InvalidArgument("; ".join(map(_hyperparameter, error.errors(include_url=False)))) from None
-    network = getattr(made, "network", None)
-    if network is not None:
-        find_own(network, "agent.hyperparameters.network")
-    if isinstance(made, OffPolicyConfig) and made.capacity < made.batch_size:
-        raise InvalidArgument(
-            f"agent.hyperparameters.capacity is {made.capacity}, expected at least batch_size, {made.batch_size}: "
-            "nothing is learned before the replay buffer holds a batch"
-        )
-    return made
-
-
-def _hyperparameter(problem: Mapping[str, Any]) -> str:
-    place = "".join(f".{part} is {problem['input']!r}" for part in problem["loc"][:1])
-    return f"agent.hyperparameters{place}: {_plain(problem['msg'])}"
-
-
-def _values(config: RunConfig, accepted: list[str]) -> dict[str, Any]:
-    """Return the hyperparameters from all sections that set some; each is set in one place."""
-    values = dict(config.agent.hyperparameters)
-    for name in values:
-        if name == "warmup":
-            raise InvalidArgument("agent.hyperparameters.warmup belongs elsewhere: write training.warmup_steps")
-        if name not in accepted:
-            raise InvalidArgument(f"agent.hyperparameters.{name} {describe_unknown(name, accepted)}")
-    for name, value in config.hyperparameters:
-        if value is None:
-            continue
-        if name not in accepted:
-            parts = "write agent.hyperparameters.num_minibatches, the parts that a rollout is cut into"
-            advice = parts if "num_minibatches" in accepted else "leave it out"
-            raise InvalidArgument(f"hyperparameters.{name} is {value!r}, but {config.agent.type} has none: {advice}")
-        if values.get(name, value) != value:
-            raise InvalidArgument(
-                f"hyperparameters.{name} is {value!r}, agent.hyperparameters.{name} {values[name]!r}: leave one out"
-            )
-        values[name] = value
-    if "warmup" in accepted:
-        values["warmup"] = config.training.warmup_steps
-    return values
-
-
-def _check_actions(config: RunConfig) -> None:
-    """Check that DDDQN plays by numbered actions, or by those of a game that has a table of them.
-
-    For DDDQN an environment that is no known game is made once, to look at its actions.
-
-    Raises:
-        InvalidArgument: Its actions are continuous, or it cannot be made.
-    """
-    agent, place = config.agent, config.curriculum.phases[0].environment
-    if agent.type != "DDDQN" or place.is_remote:
-        return
-    game = place.find_game()
-    if game is not None and game.action_table(agent.action_fineness, agent.action_combined, place.settings) is not None:
-        return
-    with contextlib.ExitStack() as closing:
-        space = (game or closing.enter_context(contextlib.closing(place.make()))).action_space
-    if isinstance(space, spaces.Box):
-        raise InvalidArgument(
-            f"agent.type is 'DDDQN', which chooses among numbered actions, but {place.id!r} has continuous ones, "
-            f"{space}: take SAC, TD3 or PPO"
-        )
-
-
-def _explain(error: ValidationError, source: str) -> str:
-    problems = error.errors(include_url=False)
-    lines = [_line(problem) for problem in problems]
-    if len(lines) == 1:
-        return f"{source}: {lines[0]}"
-    return "\n".join([f"{source} has {len(problems)} mistakes:", *(f"- {line}" for line in lines)])
-
-
-def _line(problem: ErrorDetails) -> str:
-    keys = [key for key in problem["loc"] if key not in TAGS]  # which pydantic puts between them
-    context, kind, given = problem.get("ctx", {}), problem["type"], reprlib.repr(problem["input"])
-    if kind == UNKNOWN:
-        return f"{_path(keys)} {context['problem']}"
-    if kind == "missing":
-        return f"{_path(keys)} is missing: add it"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        found = repr(context["tag"]) if "tag" in context else "missing"
-        kinds = ", ".join(map(repr, (*SCRIPTED, *TAGS[1:])))
-        own = "or a class of your own, 'my_package:MyOpponent'"
-        return f"{_path([*keys, 'type'])} is {found}, expected one of {kinds}, {own}"
-    if kind == "value_error":
-        return f"{_path(keys) or 'it'} {context['error']}"
-    return f"{_path(keys)} is {given}: {_plain(problem['msg'])}"
-
-
-def _plain(text: str) -> str:
-    """Say what pydantic says in the words of JSON."""
-    text = re.sub(r"(Input|List|String) should (be|have|match)", "expected", text.removeprefix("Value error, "))
-    text = re.sub(r" or (object to|instance of) .*| after validation.*", "", text).replace("tuple", "list")
-    return text.replace("dictionary", "object").replace("pattern '.:.'", "'module:name'")
-
-
-def _path(keys: Sequence[int | str]) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")

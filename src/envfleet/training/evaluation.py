@@ -1,8 +1,8 @@
-"""How good a player is: games on fixed seeds, how sure their shares are, ratings and tournaments.
+"""Evaluation of players: games on fixed seeds, confidence intervals, ratings and tournaments.
 
-Players are frozen and do not explore. Ratings come from games that were played to rate them: Weng and Lin 2011, "A
-Bayesian approximation method for online ranking" (Bradley-Terry, full pairs), from `openskill`. Scripted players are
-anchors: their ratings stand fixed, so that those of different tournaments can be compared.
+Players are frozen and do not explore. Ratings are computed from evaluation games: Weng and Lin 2011, "A Bayesian
+approximation method for online ranking" (Bradley-Terry, full pairs), from `openskill`. Scripted players are anchors
+with fixed ratings, so ratings of different tournaments are comparable.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import name_source
 from envfleet.training.folder import agents_in
-from envfleet.training.games.matches import Rink, Table, open_fleet, plan_episodes, play
-from envfleet.training.games.players import Player, Policy, Seated, seat_player
+from envfleet.training.games.matches import MatchConfig, MatchRunner, open_fleet, plan_episodes, play
+from envfleet.training.games.players import LoadedPlayer, Player, Policy, load_player
 from envfleet.training.phases import SCRIPT
 
-_Z_95 = 1.959963984540054  # standard deviations that leave out 2.5 % on either side
+_Z_95 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 _ANCHOR_SIGMA = 0.1
 _RANKS = {1: [0.0, 1.0], 0: [0.0, 0.0], -1: [1.0, 0.0]}
 Progress = Callable[[str, float], None]
@@ -45,8 +45,8 @@ def wilson(successes: float, trials: int) -> tuple[float, float]:
     """Return the 95 % interval of a share (Wilson 1927, "Probable inference, the law of succession", equation 4).
 
     Args:
-        successes: How many of the trials went well.
-        trials: All of them; with none, nothing is known.
+        successes: Number of successful trials.
+        trials: Number of trials; 0 gives the interval (0, 1).
 
     Returns:
         Lower and upper bound, from 0 to 1.
@@ -85,17 +85,17 @@ class Score:
 
     @classmethod
     def of(cls, outcomes: Sequence[int]) -> Score:
-        """Count games by what they ended with: 1 for a win, 0 for a draw, -1 for a loss."""
+        """Return the score of outcomes: 1 for a win, 0 for a draw, -1 for a loss."""
         return cls(*(outcomes.count(outcome) for outcome in (1, 0, -1)))
 
     @property
     def games(self) -> int:
-        """All of them."""
+        """Number of games."""
         return self.wins + self.draws + self.losses
 
     @property
     def win_rate(self) -> float:
-        """Share of games won; a draw is not won."""
+        """Share of games won, not counting draws."""
         return self.wins / max(self.games, 1)
 
     @property
@@ -110,11 +110,11 @@ class Score:
 
     @property
     def win_interval(self) -> tuple[float, float]:
-        """Return where the chance to win lies, 95 % sure (Wilson)."""
+        """95 % confidence interval of the win rate (Wilson)."""
         return wilson(self.wins, self.games)
 
     def figures(self) -> dict[str, float]:
-        """Return all numbers by name, for records."""
+        """Return all metrics by name, for records."""
         low, high = self.win_interval
         return {
             "games": float(self.games),
@@ -128,18 +128,18 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """How a player did against an opponent.
+    """Result of a player against an opponent.
 
     Attributes:
-        player: Its name.
-        opponent: The opponent's name.
-        mode: Of the game; `""` if it has none.
-        seed: That all games derive theirs from.
-        score: Of all games.
-        outcomes: Of every game, in order: 1 if the player won, -1 if the opponent did, 0 for a draw.
-        sides: Of those in each of the game's two seats, by its name, as far as there were any.
-        mean_return: Mean over games of the sum of the player's rewards.
-        mean_length: Mean steps of a game.
+        player: Name of the player.
+        opponent: Name of the opponent.
+        mode: Mode of the game; `""` without modes.
+        seed: Seed that the seeds of all games derive from.
+        score: Score over all games.
+        outcomes: Outcome of each game, in order: 1 if the player won, -1 if the opponent won, 0 for a draw.
+        sides: Score of the games in each of the game's two seats, by name of the seat; seats without games are absent.
+        mean_return: Mean return of the player.
+        mean_length: Mean number of steps of a game.
     """
 
     player: str
@@ -153,48 +153,48 @@ class Evaluation:
     mean_length: float
 
     def figures(self) -> dict[str, float]:
-        """Return all numbers by name, for records."""
+        """Return all metrics by name, for records."""
         means = {"mean_return": self.mean_return, "mean_length": self.mean_length}
         return self.score.figures() | means | {f"win_rate_{side}": score.win_rate for side, score in self.sides.items()}
 
 
 def evaluate(
-    player: Player | Seated,
-    opponent: Player | Seated | None = None,
+    player: Player | LoadedPlayer,
+    opponent: Player | LoadedPlayer | None = None,
     *,
     games: int = 200,
     seed: int = 0,
     side: str | None = None,
-    rink: Rink | None = None,
+    match: MatchConfig | None = None,
     fleet: Fleet | None = None,
 ) -> Evaluation:
-    """Play games against an opponent and count.
+    """Play games against an opponent and return the score.
 
-    The same seed gives the same games, however many are played at once, unless a player is random; two players that are
-    evaluated with one seed meet the same starts.
+    The same seed gives the same games for any number of simultaneous games, unless a player is random; two players that
+    are evaluated with the same seed get the same initial states.
 
     Args:
-        player: An agent, the path of a checkpoint, a name that the game knows, `"random"`, or `"my_package:MyPlayer"`.
-        opponent: Likewise; by default the game's strongest scripted player, or the random one if it has none.
-        games: How many.
-        seed: Of the games.
-        side: One of the game's two seats, or `"both"` in turns; by default what is usual in the mode.
-        rink: Where: the game, its engine and mode, how many games at once.
-        fleet: Fleet from `rink.open`, which stays open; by default one is opened and closed.
+        player: Agent, path of a checkpoint, name of a player of the game, `"random"`, or `"my_package:MyPlayer"`.
+        opponent: Opponent, in the same form; by default the game's strongest scripted player, or the random player.
+        games: Number of games.
+        seed: Seed of the games.
+        side: One of the game's two seats, or `"both"` alternately; by default the usual one of the mode.
+        match: Game, engine, mode and number of simultaneous games.
+        fleet: Fleet from `match.open`, which stays open; by default one is opened and closed.
 
     Raises:
-        InvalidArgument: There is no such player, side, engine or mode.
+        InvalidArgument: Unknown player, side, engine or mode.
     """
-    rink = rink or Rink()
-    opponent = rink.game.strongest if opponent is None else opponent
-    one, two = (seat_player(who, game=rink.game, seed=2 * seed + k) for k, who in enumerate((player, opponent)))
-    side = side or rink.game.usual_seat(rink.mode)
-    played = play(one, two, games, seed=seed, side=side, rink=rink, fleet=fleet)
-    sides = dict(zip(rink.game.seats, (played.is_left, ~played.is_left), strict=True))
+    match = match or MatchConfig()
+    opponent = match.game.strongest if opponent is None else opponent
+    one, two = (load_player(who, game=match.game, seed=2 * seed + k) for k, who in enumerate((player, opponent)))
+    side = side or match.game.usual_seat(match.mode)
+    played = play(one, two, games, seed=seed, side=side, match=match, fleet=fleet)
+    sides = dict(zip(match.game.seats, (played.is_left, ~played.is_left), strict=True))
     return Evaluation(
         player=one.name,
         opponent=two.name,
-        mode=rink.mode,
+        mode=match.mode,
         seed=seed,
         score=Score.of(played.outcomes.tolist()),
         outcomes=tuple(played.outcomes.tolist()),
@@ -206,17 +206,17 @@ def evaluate(
 
 @dataclasses.dataclass(frozen=True)
 class MeanReturn:
-    """How a policy did in an environment for one.
+    """Returns of a policy in a single-player environment.
 
     Attributes:
-        env: Its name.
-        seed: That all episodes derive theirs from.
-        episodes: How many.
-        mean: Of their returns.
-        interval: Where the expected return lies, 95 % sure, by the normal distribution.
-        low: The worst of them.
-        high: The best of them.
-        mean_length: Mean steps of an episode.
+        env: Name of the environment.
+        seed: Seed that the seeds of all episodes derive from.
+        episodes: Number of episodes.
+        mean: Mean return.
+        interval: 95 % confidence interval of the mean, from the normal distribution.
+        low: Lowest return.
+        high: Highest return.
+        mean_length: Mean number of steps of an episode.
     """
 
     env: str
@@ -229,7 +229,7 @@ class MeanReturn:
     mean_length: float
 
     def figures(self) -> dict[str, float]:
-        """Return all numbers by name, for records."""
+        """Return all metrics by name, for records."""
         return {
             "games": float(self.episodes),
             "mean_return": self.mean,
@@ -250,25 +250,25 @@ def evaluate_returns(
     fleet: Fleet | None = None,
     **env_kwargs: Any,
 ) -> MeanReturn:
-    """Play whole episodes without exploration, the same for any number at once.
+    """Play whole episodes without exploration; they are the same for any number of simultaneous episodes.
 
     Args:
-        policy: Anything with `act_batch`; every agent.
-        env: A Gymnasium id, or a callable that makes an environment.
-        episodes: How many, from 2.
-        seed: All episodes derive theirs from it.
-        num_envs: Episodes at once, at most.
-        options: Of `envfleet.make`, such as `backend` and `workers`; by default a kernel is compiled, and anything else
-            runs in this process.
+        policy: Agent, or any object with `act_batch`.
+        env: Gymnasium id, or a callable that makes an environment.
+        episodes: Number of episodes, at least 2.
+        seed: Seed that the seeds of all episodes derive from.
+        num_envs: Maximum number of simultaneous episodes.
+        options: Options of `envfleet.make`, such as `backend` and `workers`; by default kernels are compiled and other
+            environments run in this process.
         fleet: Fleet of these environments, which stays open; by default one is opened and closed.
         **env_kwargs: Arguments of the environment. With `url`, the environment runs on that service, and these are
             arguments of `envfleet.connect`.
 
     Raises:
-        InvalidArgument: There is no such environment, or fewer than two episodes.
+        InvalidArgument: Unknown environment, or fewer than two episodes.
     """
     if episodes < 2:
-        raise InvalidArgument(f"{episodes} episodes, expected 2 or more: one alone does not tell how sure it is")
+        raise InvalidArgument(f"{episodes} episodes, expected 2 or more: a confidence interval needs two")
     make: Any = functools.partial(open_fleet, options=options)
     if "url" in env_kwargs:
         make, num_envs = envfleet.connect, (options or {}).get("num_envs", num_envs)
@@ -276,7 +276,7 @@ def evaluate_returns(
     num_envs = min(episodes, num_envs)
     with contextlib.nullcontext(fleet) if fleet else make(env=env, num_envs=num_envs, **env_kwargs) as opened:
         opened.engine.traits.refuse_vector_rewards("an evaluation")
-        Table(opened, played, [Seated("", policy=policy)], None).play_all()
+        MatchRunner(opened, played, [LoadedPlayer("", policy=policy)], None).play_all()
     returns, name = played.returns, name_source(env)
     mean, reach = float(returns.mean()), _Z_95 * float(returns.std(ddof=1)) / episodes**0.5
     low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())
@@ -288,14 +288,14 @@ def evaluate_returns(
 
 @dataclasses.dataclass(frozen=True)
 class Rating:
-    """How strong a player is.
+    """Rating of a player.
 
     Attributes:
-        name: Of the player.
-        mu: The rating; that of a player of whom nothing is known is 25.
-        sigma: Its standard deviation.
-        games: It is taken from.
-        is_anchor: Whether it stands fixed.
+        name: Name of the player.
+        mu: Rating; 25 for an unknown player.
+        sigma: Standard deviation of the rating.
+        games: Number of rated games.
+        is_anchor: Whether the rating is fixed.
     """
 
     name: str
@@ -313,35 +313,35 @@ def rate(
 ) -> dict[str, Rating]:
     """Rate players.
 
-    Players do not change between the games, so a rating becomes surer with each. The order of the games matters
-    little, as pairs take turns.
+    Players do not change between games, so sigma shrinks with each game. The order of games matters little, since pairs
+    take turns.
 
     Args:
-        names: Of the players.
-        outcomes: Of the games of pairs of them, by their names: 1 if the first won, -1 if the second did, 0 for a draw.
-        anchors: Fixed ratings by name; those of players that are not among `names` are not looked at.
-        before: Ratings from earlier games, by name, which go on from there.
+        names: Names of the players.
+        outcomes: Outcomes of games by pair of names: 1 if the first won, -1 if the second won, 0 for a draw.
+        anchors: Fixed ratings by name; names that are not among `names` are ignored.
+        before: Ratings from earlier games by name, used as priors.
 
     Returns:
-        A rating for each name, by it, in that order.
+        Ratings by name, in the order of `names`.
     """
     model = BradleyTerryFull(tau=0.0)
     known = {name: (before or {}).get(name, Rating(name)) for name in names}
     known |= {name: Rating(name, mu, _ANCHOR_SIGMA, is_anchor=True) for name, mu in anchors.items() if name in known}
     for turn in itertools.zip_longest(*outcomes.values()):
         for pair, outcome in zip(outcomes, turn, strict=True):
-            if outcome is None:  # its games are over
+            if outcome is None:  # this pair has played fewer games
                 continue
             teams = [[model.rating(known[name].mu, known[name].sigma)] for name in pair]
-            for name, (found,) in zip(pair, model.rate(teams, ranks=_RANKS[outcome]), strict=True):
+            for name, (updated,) in zip(pair, model.rate(teams, ranks=_RANKS[outcome]), strict=True):
                 one = known[name]
-                mu, sigma = (one.mu, one.sigma) if one.is_anchor else (found.mu, found.sigma)
+                mu, sigma = (one.mu, one.sigma) if one.is_anchor else (updated.mu, updated.sigma)
                 known[name] = dataclasses.replace(one, mu=mu, sigma=sigma, games=one.games + 1)
     return known
 
 
 def anchors_among(opponents: Collection[str]) -> dict[str, float]:
-    """Return the fixed ratings of those opponents that have one, by their short names; for figures and reports."""
+    """Return the fixed ratings of opponents that are anchors, by short name; for figures and reports."""
     short = {opponent.removeprefix(SCRIPT) for opponent in opponents}
     known = [Game.anchors, *(game.anchors for game in known_games())]
     return {name: mu for anchors in known for name, mu in anchors.items() if name in short}
@@ -352,13 +352,13 @@ def anchors_among(opponents: Collection[str]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tournament:
-    """What came of a tournament; players stand in the order of their ratings, best first.
+    """Tournament results; players sorted by rating, best first.
 
     Attributes:
-        ratings: Of the K players.
+        ratings: Ratings of the K players.
         wins: Games that the player of the row won against that of the column, int64 `(K, K)`.
-        draws: Likewise games drawn.
-        games: Of each pair.
+        draws: Games that the two drew, int64 `(K, K)`.
+        games: Number of games of each pair.
     """
 
     ratings: tuple[Rating, ...]
@@ -368,78 +368,78 @@ class Tournament:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the players."""
+        """Names of the players."""
         return tuple(rating.name for rating in self.ratings)
 
     def score(self, row: int) -> Score:
-        """Return all games of a player."""
+        """Return the score of a player over all games."""
         return Score(int(self.wins[row].sum()), int(self.draws[row].sum()), int(self.wins[:, row].sum()))
 
 
 def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -> dict[str, Path]:
-    """Find the checkpoints of players in a folder of files, of a run or of several runs.
+    """Return the checkpoints in a folder of agents with the given observation space.
 
     Args:
-        folder: Which.
-        observation_space: Of the environment that they are to play; agents that see something else are left out.
+        folder: Folder of files, of a run or of several runs.
+        observation_space: Observation space of the environment; agents with another shape are left out.
 
     Returns:
-        Their files by name: the path within the folder, as far as it tells them apart.
+        Files by name: the path within the folder, shortened where names stay unique.
 
     Raises:
-        InvalidArgument: There is no checkpoint of such a player, or a file there that is none.
+        InvalidArgument: No checkpoint of such an agent, or a file that is not a checkpoint.
     """
     shape = observation_space.shape
     files = sorted(agents_in(Path(folder)).items())
     players = {name: path for name, path in files if saved_spaces(path)[0].shape == shape}
     if not players:
         raise InvalidArgument(
-            f"no checkpoint in {folder} is of an agent that sees observations of shape {shape}: pass "
-            "another folder, or the environment in which they were trained"
+            f"no checkpoint in {folder} is of an agent with observations of shape {shape}: pass another folder, or the "
+            "environment in which the agents were trained"
         )
     return players
 
 
 def run_tournament(
-    players: Mapping[str, Player | Seated],
+    players: Mapping[str, Player | LoadedPlayer],
     *,
     games: int = 100,
     seed: int = 0,
-    rink: Rink | None = None,
+    match: MatchConfig | None = None,
     progress: Progress | None = None,
 ) -> Tournament:
-    """Let every player meet every other, half of the games on either side.
+    """Play each player against every other, half of the games on either side.
 
     Args:
-        players: By name; the scripted ones stand fixed in the ratings.
-        games: Of each pair.
-        seed: Of the games; all pairs meet the same starts.
-        rink: Where.
-        progress: Told, before each pairing, which it is and the share of pairings played.
+        players: Players by name; ratings of scripted players are fixed.
+        games: Number of games of each pair.
+        seed: Seed of the games; all pairs get the same initial states.
+        match: Game, engine, mode and number of simultaneous games.
+        progress: Called before each pairing with its name and the share of finished pairings.
 
     Raises:
-        InvalidArgument: There are fewer than two players, one of them is none, or a name belongs to a scripted player.
+        InvalidArgument: Fewer than two players, an invalid player, or a name that belongs to a scripted player.
     """
     if len(players) < 2:
-        raise InvalidArgument(f"a tournament of {len(players)} players, expected 2 or more: add some")
-    rink = rink or Rink()
-    for name in rink.game.anchors.keys() & players.keys():
+        raise InvalidArgument(f"a tournament of {len(players)} players, expected 2 or more: add players")
+    match = match or MatchConfig()
+    for name in match.game.anchors.keys() & players.keys():
         if players[name] != name:
-            raise InvalidArgument(f"a player is called {name!r} and is not the scripted one: give it another name")
+            raise InvalidArgument(f"a player is called {name!r}, but is not that scripted player: give it another name")
     names = [*players]
-    seated = [seat_player(one, name, game=rink.game, seed=k) for k, (name, one) in enumerate(players.items())]
+    seated = [load_player(one, name, game=match.game, seed=k) for k, (name, one) in enumerate(players.items())]
     pairs = [*itertools.combinations(range(len(names)), 2)]
     wins, draws = np.zeros((2, len(names), len(names)), np.int64)
     outcomes: dict[tuple[str, str], list[int]] = {}
-    with rink.open(min(games, rink.num_envs)) as fleet:
+    with match.open(min(games, match.num_envs)) as fleet:
         for number, (one, two) in enumerate(pairs):
             if progress:
                 progress(f"{names[one]} against {names[two]}", number / len(pairs))
-            played = play(seated[one], seated[two], games, seed=seed, rink=rink, fleet=fleet).outcomes.tolist()
+            played = play(seated[one], seated[two], games, seed=seed, match=match, fleet=fleet).outcomes.tolist()
             wins[one, two], wins[two, one] = played.count(1), played.count(-1)
             draws[one, two] = draws[two, one] = played.count(0)
             outcomes[names[one], names[two]] = played
-    ratings = [*rate(names, outcomes, rink.game.anchors).values()]
+    ratings = [*rate(names, outcomes, match.game.anchors).values()]
     order = sorted(range(len(names)), key=lambda row: -ratings[row].mu)
     place = np.ix_(order, order)
     return Tournament(tuple(ratings[row] for row in order), wins[place], draws[place], games)

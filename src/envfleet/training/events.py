@@ -1,4 +1,4 @@
-"""What a training run tells those who watch it: records, plots, a progress bar, or code of your own."""
+"""Events of a training run and their observers: records, plots, the progress bar, or your own code."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 
 LEARNER = "learner"
-"""Name of the learner among ratings."""
+"""Name of the learner in ratings."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Event:
-    """Something that happened in a run, and where in the run that was.
+    """Event with its position in the run.
 
     Attributes:
-        transitions: Made so far, in all sittings.
-        episodes: Ended so far, likewise.
-        updates: That the agent acts by, likewise.
-        phase: Index of the phase, from 0; of the last one once all are done.
-        phase_name: Its name.
+        transitions: Transitions so far, over all sessions.
+        episodes: Finished episodes so far, over all sessions.
+        updates: Gradient updates of the acting policy, over all sessions.
+        phase: Index of the phase, from 0; index of the last one after the end.
+        phase_name: Name of the phase.
     """
 
     transitions: int
@@ -39,15 +39,15 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Began(Event):
-    """The run begins, or goes on where it was interrupted.
+    """Start of a run, or continuation of an interrupted one.
 
     Attributes:
-        run_name: Its name.
-        agent: Kind of the agent: `"SAC"`, …
-        num_envs: Sub-environments.
-        plan: Where they run, in a few words.
+        run_name: Name of the run.
+        agent: Algorithm: `"SAC"`, …
+        num_envs: Number of sub-environments.
+        plan: Short description of the backend.
         phases: Names of the phases of the curriculum, in order.
-        folder: Where the run's files are; `None` if it writes none.
+        folder: Folder of the run's files; `None` if it writes none.
     """
 
     run_name: str
@@ -59,22 +59,22 @@ class Began(Event):
 
 
 class PhaseBegan(Event):
-    """All sub-environments were reset and play by the rules of the phase now."""
+    """Start of a phase: all sub-environments were reset with its settings."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Results:
-    """E episodes that ended, as columns.
+    """E finished episodes, as columns.
 
     Attributes:
-        env_indices: The sub-environment of each, int64 `(E,)`.
+        env_indices: Index of the sub-environment, int64 `(E,)`.
         returns: Sum of the environment's rewards, float64 `(E,)`.
-        shaped_returns: Sum of the rewards that were learned from, float64 `(E,)`.
+        shaped_returns: Sum of the learner's rewards, float64 `(E,)`.
         lengths: Steps, int64 `(E,)`.
-        winners: 1 where the learner won, -1 where it lost, 0 for a draw or where nobody can win, int64 `(E,)`.
-        truncated: Whether time ended it, bool `(E,)`.
-        modes: Name of the environment's mode, one per episode; `""` where there are none.
-        opponents: Name of the opponent, one per episode; `""` where there is none.
+        winners: 1 where the learner won, -1 where it lost, 0 for draws and in single-player environments, int64 `(E,)`.
+        truncated: Whether the episode was truncated, bool `(E,)`.
+        modes: Name of the environment's mode, one per episode; `""` without modes.
+        opponents: Name of the opponent, one per episode; `""` without an opponent.
     """
 
     env_indices: NDArray[np.int64]
@@ -92,17 +92,17 @@ class Results:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Episodes(Results, Event):
-    """The E episodes that ended in one round; they are among the `episodes` of the run already."""
+    """The E episodes that ended in one round; the run's `episodes` includes them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Learned(Event):
-    """Losses and other figures, means over the updates since the last such event.
+    """Losses and other metrics, averaged over the updates since the last such event.
 
-    It comes after a fixed number of transitions, so that runs which are alike tell it alike.
+    Sent after a fixed number of transitions, so that equal runs send equal events.
 
     Attributes:
-        figures: By name, as the agent's `update` returns them.
+        figures: Metrics by name, as the agent's `update` returns them.
     """
 
     figures: Mapping[str, float]
@@ -110,13 +110,13 @@ class Learned(Event):
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Where the seconds of a run went.
+    """Time spent in a run, in seconds.
 
     Attributes:
-        act: The learner's and its opponents' choices of actions.
-        env: Sending actions and taking in results; where this thread steps (serial, kernel) also the steps themselves.
-        wait: Waiting for workers that were still stepping when there was nothing left to learn.
-        update: Remembering and gradient updates.
+        act: Action selection by the learner and its opponents.
+        env: Sending actions and receiving results, including the steps in backends without workers (serial, kernel).
+        wait: Waiting for workers after all scheduled updates were made.
+        update: Storing transitions and gradient updates.
         evaluation: Evaluations and checkpoints.
     """
 
@@ -128,19 +128,19 @@ class Times:
 
     @property
     def training(self) -> float:
-        """All but evaluations and checkpoints."""
+        """Total without evaluations and checkpoints."""
         return self.act + self.env + self.wait + self.update
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Progress(Event):
-    """How far the run is; comes about once per second.
+    """Progress of the run, about once per second.
 
     Attributes:
-        run_share: How much of the run is done, from 0 to 1, by whatever will end it first.
-        steps_per_s: Transitions per second of the last moments, without evaluations and checkpoints.
+        run_share: Finished share of the run, from 0 to 1, relative to the limit that will end it first.
+        steps_per_s: Recent transitions per second, without evaluations and checkpoints.
         elapsed_s: Seconds since the run began or was resumed.
-        times: Where they went.
+        times: Time spent, by activity.
         latest: Means over the last 100 episodes, by name: `return`, `shaped_return`, `length` and, in games, `win_rate`
             and `loss_rate`; empty before the first.
     """
@@ -153,16 +153,15 @@ class Progress(Event):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Examination:
-    """How good the learner is.
+class EvaluationSummary:
+    """Result of an evaluation of the learner.
 
     Attributes:
-        results: By name of the opponent (`"none"` where there is none, `"pool"` for snapshots of the learner): figures
-            by name, such as `win_rate`, `draw_rate`, `loss_rate`, `win_rate_low`, `win_rate_high`, `games`,
-            `mean_return`.
-        score: What the best checkpoint is chosen by: the mean of win rates plus half the draws, or the mean return.
-        ratings: By name, of the frozen `"learner"` and of snapshots it was evaluated against: `rating` and `rating_sd`;
-            empty where nobody plays against it.
+        results: Metrics by name, such as `win_rate`, `draw_rate`, `loss_rate`, `win_rate_low`, `win_rate_high`,
+            `games`, `mean_return`; by name of the opponent (`"none"` without one, `"pool"` for snapshots).
+        score: Criterion of the best checkpoint: the mean of win rates plus half the draw rates, or the mean return.
+        ratings: `rating` and `rating_sd` of the frozen `"learner"` and of the snapshots it was evaluated against, by
+            name; empty in single-player environments.
     """
 
     results: Mapping[str, Mapping[str, float]]
@@ -171,15 +170,15 @@ class Examination:
 
 
 class Evaluating(Event):
-    """An evaluation of the learner begins; `Evaluated` follows, unless somebody asks to stop."""
+    """Start of an evaluation; `Evaluated` follows unless the run is stopped."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Evaluated(Examination, Event):
-    """The learner was evaluated, apart from training.
+class Evaluated(EvaluationSummary, Event):
+    """End of an evaluation.
 
     Attributes:
-        is_best: Whether it is the best so far.
+        is_best: Whether its score is the best so far.
     """
 
     is_best: bool
@@ -187,11 +186,11 @@ class Evaluated(Examination, Event):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Saved(Event):
-    """A checkpoint is on the disk.
+    """Checkpoint written.
 
     Attributes:
-        path: The agent's file.
-        is_best: Whether it is kept as the best so far.
+        path: File of the agent.
+        is_best: Whether it is the best checkpoint so far.
     """
 
     path: Path
@@ -200,13 +199,13 @@ class Saved(Event):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Ended(Event):
-    """The run is over, and everything is saved.
+    """End of the run, after everything was saved.
 
     Attributes:
-        reason: Why: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"stop_at_return"`, `"observer"`,
-            `"interrupted"`.
+        reason: Reason for the end: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"stop_at_return"`,
+            `"observer"`, `"interrupted"`.
         elapsed_s: Seconds since the run began or was resumed.
-        times: Where they went.
+        times: Time spent, by activity.
     """
 
     reason: str
@@ -215,29 +214,29 @@ class Ended(Event):
 
 
 class Observer(abc.ABC):
-    """Whoever wants to know what happens in a run; subclasses need not have a state or anything to close.
+    """Base class of observers; state and `close` are optional.
 
-    A run calls `on_event` for each event, in order and from one thread. It ends in order after the round in which an
-    observer sets `stop_requested`. An observer that writes files flushes them in
-    `state_dict` and tells how long they are, so that a run which is resumed from that checkpoint can cut them to it.
+    A run calls `on_event` for each event, in order and from one thread. It saves and ends after the round in which an
+    observer sets `stop_requested`. An observer that writes files flushes them in `state_dict` and includes their
+    lengths, so that a resumed run can truncate them to the checkpoint.
     """
 
     stop_requested = False
 
     @abc.abstractmethod
     def on_event(self, event: Event) -> None:
-        """Take notice of an event."""
+        """Handle an event."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes, of numbers, text, arrays, lists and dicts; part of every checkpoint."""
+        """Return the state for checkpoints, made of numbers, text, arrays, lists and dicts."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to where the run was when `state_dict` returned this; before `Began`."""
+        """Restore the state that `state_dict` returned; called before `Began`."""
         return
 
     def close(self) -> None:
-        """Write what is left and let go of files; also after an error, in which case `Ended` never came."""
+        """Flush and close files; also called after an error, without an `Ended` event."""
         return
 
 
@@ -245,17 +244,17 @@ def find_observers(names: Sequence[str]) -> list[type[Observer]]:
     """Return the classes of a configuration's `observers`; a run makes one of each, without arguments.
 
     Args:
-        names: `"module:Name"` each.
+        names: Classes as `"module:Name"`.
 
     Raises:
-        InvalidArgument: There is no such class, or it is none of observers.
+        InvalidArgument: A class cannot be found or is not a subclass of `Observer`.
     """
     kinds = []
     for index, name in enumerate(names):
         kind = find_own(name, f"observers[{index}]")
         if not isinstance(kind, type) or not issubclass(kind, Observer):
             raise InvalidArgument(
-                f"observers[{index}] is {name!r}, which is no class of observers: derive it from "
+                f"observers[{index}] is {name!r}, which is not a class of observers: derive it from "
                 "envfleet.training.events.Observer"
             )
         kinds.append(kind)

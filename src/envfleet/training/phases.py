@@ -1,59 +1,48 @@
-"""The phases of a curriculum: how long, in which environment, against whom, with which help.
+"""Phases of a curriculum: length, environment, opponent and reward shaping of each.
 
-Sections of a configuration are frozen, and no key goes unnoticed.
+Sections of a configuration are frozen data and reject unknown keys. Nothing here imports a game: what depends on one
+(modes, scripted players, shaping terms) is checked by `plan.resolve`.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-import gymnasium as gym
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from envfleet.envs.games import RANDOM, Game, find_game, known_game, known_games
-from envfleet.errors import InvalidArgument
-from envfleet.options import Options
-from envfleet.registry import GAMES
-from envfleet.sources import Blueprint, find_callable, is_kernel_class
+from envfleet.registry import GAMES, RANDOM
 
 REMOTE = "remote"
 DEFAULT_GAME = next(iter(GAMES))
-if TYPE_CHECKING:
-    ModeName = str
-else:
-    ModeName = Literal[tuple(mode for game in known_games() for mode in game.modes)]
 Episodes = Annotated[int, Field(ge=0)]
 Length = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(strict=False, allow_inf_nan=False)]
-SCRIPT = "basic_"
-"""Before the name of a scripted player of a game in the type of an opponent."""
 NOBODY = "none"
-SCRIPTED = (NOBODY, *dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() for name in game.scripts), RANDOM)
-"""Types of opponents that are known by their names."""
+SCRIPT = "basic_"
+"""Prefix of a game's scripted players in the type of an opponent."""
 TAGS = ("named", "self_play", "snapshots", "weighted_mixture")
-"""Kinds of sections; the types of all but the first are called so, too."""
+"""Kinds of opponent sections; all but the first are also their types."""
 
 Matchmaking = Literal["uniform", "latest", "prioritized", "hardest"]
 Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 
 
 UNKNOWN: Literal["unknown_key"] = "unknown_key"
-"""Type of the error of a key that is not known; its context has the `problem` in words."""
+"""Type of pydantic's error for an unknown key; its context has the message as `problem`."""
 
 
 class Section(BaseModel):
-    """A JSON object of a configuration file."""
+    """JSON object of a configuration file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     @model_validator(mode="wrap")
     @classmethod
     def _describe_unknown(cls, data: Any, read: Callable[[Any], Self]) -> Self:
-        """Add to errors of keys that are not known which ones are."""
+        """List the accepted keys in errors about unknown keys."""
         try:
             return read(data)
         except ValidationError as error:
@@ -66,12 +55,12 @@ class Section(BaseModel):
         kind, context = problem["type"], problem.get("ctx", {})
         if kind == "extra_forbidden":
             kind, context = UNKNOWN, {"problem": describe_unknown(str(problem["loc"][-1]), list(cls.model_fields))}
-        told: Any = PydanticCustomError(UNKNOWN, "{problem}", context) if kind == UNKNOWN else kind
-        return InitErrorDetails(type=told, loc=problem["loc"], input=problem["input"], ctx=context)
+        described: Any = PydanticCustomError(UNKNOWN, "{problem}", context) if kind == UNKNOWN else kind
+        return InitErrorDetails(type=described, loc=problem["loc"], input=problem["input"], ctx=context)
 
 
 def describe_unknown(name: str, accepted: list[str]) -> str:
-    """Say that a key is not known, which ones are, and which one may be meant.
+    """Return the problem with an unknown key: the accepted keys, and the one that was probably meant.
 
     >>> describe_unknown("episode", ["name", "episodes"])
     'is an unknown key, accepted are name, episodes: did you mean episodes?'
@@ -85,76 +74,83 @@ def describe_unknown(name: str, accepted: list[str]) -> str:
 
 
 class _Entry(Section):
-    """An entry of a mixture, or the only opponent."""
+    """Entry of a mixture, or the only opponent."""
 
     weight: Weight = 1.0
-    """Share among the entries of a mixture, relative to the others'."""
+    """Weight in a mixture, relative to the other entries."""
 
 
 class _Agent(_Entry):
-    """A trained agent."""
+    """Trained agent."""
 
     deterministic: bool = False
-    """Whether the opponent takes its best action instead of drawing."""
+    """Whether the opponent acts without exploration."""
 
 
 class NamedOpponent(_Entry):
-    """A scripted player of the game, one that acts at random or not at all, or one of your own."""
+    """Scripted player of the game, random player, idle player, or your own class."""
 
     type: str = Field(pattern=f"^({NOBODY}|{RANDOM}|{SCRIPT}.+)$|.:.")
-    """A scripted player, "random", "none", where the other side stands still, or a class of your own, such as
+    """A scripted player, "random", "none" for an idle opponent, or your own class, such as
     "my_package:MyOpponent"."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of a class of your own."""
+    """Arguments of your own class."""
 
     @property
     def label(self) -> str:
-        """Return what records call it: the type, and the arguments of a class."""
+        """Return the name in records: the type and the arguments of a class."""
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
         return f"{self.type}({arguments})" if arguments else self.type
 
     @property
     def is_class(self) -> bool:
-        """Return whether a class plays, outside the environment."""
+        """Return whether a Python class outside the environment chooses the actions."""
         return self.type == RANDOM or ":" in self.type
 
 
 class SelfPlayOpponent(_Agent):
-    """The learner itself as it is now, or one saved agent."""
+    """Current learner, or one saved agent."""
 
     type: Literal["self_play"]
     checkpoint: str | None = None
-    """File of a saved agent; null for the learner's own weights of the moment."""
+    """File of a saved agent; null for the current weights of the learner."""
 
     @property
     def is_learner(self) -> bool:
-        """Return whether it is the learner as it is now, exploring."""
+        """Return whether this is the current learner, with exploration."""
         return self.checkpoint is None and not self.deterministic
 
 
 class SnapshotOpponent(_Agent):
-    """An earlier self of the learner, or an agent out of a folder, drawn for every episode."""
+    """Earlier snapshot of the learner, or an agent from a folder, drawn for each episode."""
 
     type: Literal["snapshots"]
     folder: str | None = None
-    """Folder of saved agents; null for the snapshots that this run takes of the learner."""
+    """Folder of saved agents; null for the learner's snapshots in this run."""
     matchmaking: Matchmaking = "prioritized"
-    """How one is drawn: uniform, latest, prioritized (by p(1-p), p being the learner's win rate against it),
-    hardest (by (1-p)^2)."""
+    """Distribution to draw from: uniform, latest, prioritized (by p(1-p), where p is the learner's win rate against
+    the opponent), hardest (by (1-p)^2)."""
+
+    @field_validator("matchmaking", mode="before")
+    @classmethod
+    def _respell(cls, name: Any) -> Any:
+        """Accept the spelling of older files."""
+        return "prioritized" if name == "prioritised" else name
 
 
 class MixedOpponent(_Entry):
-    """One of several, drawn by weight for every episode."""
+    """Mixture of opponents; one is drawn by weight for each episode."""
 
     type: Literal["weighted_mixture"]
     opponents: list[Opponent] = Field(min_length=1)
-    """Its entries; a mixture may hold mixtures."""
+    """Entries of the mixture, which may be mixtures."""
 
 
 def _kind_of(opponent: Any) -> Any:
-    """Return the tag of an opponent: its type, or that of all named ones."""
+    """Return the tag of an opponent: its type, or the common tag of named opponents."""
     kind = opponent.get("type") if isinstance(opponent, dict) else getattr(opponent, "type", None)
-    return TAGS[0] if isinstance(kind, str) and (kind in SCRIPTED or kind.startswith(SCRIPT) or ":" in kind) else kind
+    is_named = isinstance(kind, str) and (kind in (NOBODY, RANDOM) or kind.startswith(SCRIPT) or ":" in kind)
+    return TAGS[0] if is_named else kind
 
 
 Single = NamedOpponent | SelfPlayOpponent | SnapshotOpponent
@@ -169,15 +165,15 @@ MixedOpponent.model_rebuild()
 
 
 def shares_of(opponent: Single | MixedOpponent | None, share: float = 1.0) -> list[tuple[Single, float]]:
-    """Take mixtures apart.
+    """Flatten a mixture of opponents.
 
     Args:
-        opponent: To take apart.
-        share: The chance of all of it.
+        opponent: Opponent section; `None` for no opponent.
+        share: Probability of the whole section.
 
     Returns:
-        Opponents that are no mixtures, in the order of the file, each with its chance; chances add up to `share`.
-        Entries without a chance are left out. Empty without an opponent.
+        Opponents that are not mixtures, in the order of the file, each with its probability; probabilities add up to
+        `share`. Entries of weight 0 are left out. Empty without an opponent.
 
     Examples:
         >>> weak, strong = NamedOpponent(type="basic_weak", weight=3.0), NamedOpponent(type="basic_strong")
@@ -197,84 +193,42 @@ def shares_of(opponent: Single | MixedOpponent | None, share: float = 1.0) -> li
 
 
 class WeightedMode(Section):
-    """An entry of a mixture of modes."""
+    """Entry of a mixture of modes."""
 
-    mode: ModeName
+    mode: str
     weight: Weight = 1.0
-    """Relative to the other entries'."""
+    """Relative to the weights of the other entries."""
 
 
 class Environment(Section):
-    """Where a phase plays."""
+    """Environment of a phase."""
 
     id: str = Field(
         default=DEFAULT_GAME,
-        description=f"A game for two ({', '.join(GAMES)}), a Gymnasium id, a callable such as "
-        '"package.module:make_env" that makes a Gymnasium environment or a parallel PettingZoo game for two, or '
-        '"remote", which takes the arguments of envfleet.connect as kwargs, url and env among them.',
+        description=f"A two-player game ({', '.join(GAMES)}), a Gymnasium id, a callable such as "
+        '"package.module:make_env" that returns a Gymnasium environment or a parallel PettingZoo game for two, or '
+        '"remote", which takes the arguments of envfleet.connect as kwargs, including url and env.',
     )
-    mode: ModeName | None = None
-    """Mode of the game; without a mixture, null is the first."""
+    mode: str | None = None
+    """Mode of the game; null without a mixture is the first mode."""
     mixture: list[WeightedMode] | None = Field(default=None, min_length=1)
-    """Modes of the game, one drawn by weight for every episode."""
-    keep_mode: bool = True
-    """Whether players can catch and shoot, in games with a puck."""
+    """Modes of the game; one is drawn by weight for each episode."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of the environment."""
+    """Settings of the game, or arguments of the environment."""
 
     @property
     def is_known_game(self) -> bool:
-        """Return whether it is a game for two that comes with envfleet."""
+        """Return whether this is a two-player game that comes with envfleet."""
         return self.id in GAMES
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments of a game that comes with envfleet."""
-        return {"keep_mode": self.keep_mode, **self.kwargs}
-
-    @property
     def is_remote(self) -> bool:
-        """Return whether it lives behind a service."""
+        """Return whether the environment runs on a service."""
         return self.id == REMOTE
-
-    def find_game(self) -> Game | None:
-        """Return the game for two that is played; `None` in environments for one.
-
-        Raises:
-            InvalidArgument: A callable cannot be imported or called, or its game is not for two.
-        """
-        return None if self.is_remote else find_game(self.id, self.kwargs)
-
-    def source(self) -> tuple[Any, dict[str, Any]]:
-        """Return what `envfleet.make` takes for an environment for one, and its arguments as keywords.
-
-        Raises:
-            InvalidArgument: It names a module that cannot be imported.
-        """
-        found = find_callable(self.id)
-        if found is None or is_kernel_class(found):
-            return found or self.id, dict(self.kwargs)
-        return functools.partial(found, **self.kwargs), {}
-
-    def make(self, **more: Any) -> gym.Env[Any, Any]:
-        """Make an environment for one, to look at.
-
-        Args:
-            **more: Arguments beside those of the configuration, such as `render_mode`.
-
-        Raises:
-            InvalidArgument: It is behind a service.
-        """
-        if self.is_remote:
-            raise InvalidArgument(
-                f"{self.kwargs['env']!r} is behind a service and cannot be made here: name one that is installed"
-            )
-        source, kwargs = self.model_copy(update={"kwargs": {**self.kwargs, **more}}).source()
-        return Blueprint(source, 1, Options(), kwargs).builders(0)[0].build({})
 
     @property
     def mode_shares(self) -> dict[str, float]:
-        """Return the chance of each mode that an episode can have; together 1."""
+        """Return the probability of each mode; they add up to 1."""
         mixture = self.mixture or ([] if self.mode is None else [WeightedMode(mode=self.mode)])
         total = sum(entry.weight for entry in mixture)
         shares: dict[str, float] = {}
@@ -283,16 +237,26 @@ class Environment(Section):
                 shares[entry.mode] = shares.get(entry.mode, 0.0) + entry.weight / total
         return shares
 
+    @model_validator(mode="before")
+    @classmethod
+    def _move_keep_mode(cls, data: Any) -> Any:
+        """Move `keep_mode`, which older files have next to `kwargs`, into `kwargs`; all environments had it there."""
+        if not isinstance(data, dict) or "keep_mode" not in data or not isinstance(data.get("kwargs", {}), dict):
+            return data
+        moved, kwargs = {**data}, {**data.get("kwargs", {})}
+        keep_mode = moved.pop("keep_mode")
+        if "keep_mode" in kwargs:
+            raise ValueError("has keep_mode in and next to kwargs, expected it in kwargs: leave the other one out")
+        if moved.get("id", DEFAULT_GAME) in GAMES or keep_mode is not True:
+            kwargs = {"keep_mode": keep_mode, **kwargs}
+        return moved | {"kwargs": kwargs}
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.mode is not None and self.mixture is not None:
             raise ValueError("has a mode and a mixture of modes, expected one of both: leave one out")
         if self.mixture is not None and not any(entry.weight for entry in self.mixture):
-            raise ValueError("has a mixture whose weights are all 0: give one a weight")
-        if self.is_known_game:
-            known_game(self.id).check(self.kwargs)
-        elif (self.mode, self.mixture, self.keep_mode) != (None, None, True):
-            raise ValueError(f"is {self.id!r}, which has no mode, mixture or keep_mode: pass its arguments in kwargs")
+            raise ValueError("has a mixture with all weights 0: give one a weight")
         if self.is_remote:
             self._check_remote()
         return self
@@ -307,128 +271,86 @@ class Environment(Section):
         for name in ("token", "mode", "num_envs", "autoreset_mode"):
             if name in self.kwargs:
                 raise ValueError(
-                    f"has {name} in kwargs: leave it out; the token comes from the variable ENVFLEET_TOKEN, --num-envs "
-                    "says how many, and runs cannot be ranked, as they draw their seeds"
+                    f"has {name} in kwargs: leave it out; the token is read from ENVFLEET_TOKEN, the number of "
+                    "sub-environments is --num-envs, and runs cannot be ranked, since they draw their seeds"
                 )
 
 
 # ---------------------------------------------------------------------- phases
 
 
-class _Shaping(Section):
-    """Weights of the shaping terms over a phase: START for N episodes, FINAL from K later, a straight line between."""
+class RewardShaping(Section):
+    """Weights of the game's shaping terms: TERM_START for N episodes, then linear over K episodes to TERM_FINAL."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Number]
 
     N: Episodes = 600
-    """Episodes of the phase with the first weights."""
+    """Episodes of the phase with the initial weights."""
     K: Episodes = 400
-    """Episodes over which they move to the last ones."""
+    """Episodes over which the weights move to the final ones."""
 
-
-_WEIGHTS: dict[str, Any] = {
-    f"{term}_{when}": (Number, Field(default=weight, description=f"Of {purpose}." if when == "START" else None))
-    for game in known_games()
-    for term, (_, *weights, purpose) in game.terms.items()
-    for when, weight in zip(("START", "FINAL"), weights, strict=True)
-}
-if TYPE_CHECKING:
-    RewardShaping = _Shaping
-else:
-    RewardShaping = create_model("RewardShaping", __base__=_Shaping, __doc__=_Shaping.__doc__, **_WEIGHTS)
+    @property
+    def weights(self) -> dict[str, float]:
+        """Return the weights by key, such as `"CLOSENESS_START"`; absent keys have the game's default."""
+        return dict(self.__pydantic_extra__)
 
 
 class RewardBonus(Section):
-    """Reward added to the step that wins a game, over a phase as `RewardShaping`."""
+    """Reward added to the step that wins a game, scheduled like `RewardShaping`."""
 
     N: Episodes = 0
-    """Episodes of the phase with the first bonus."""
+    """Episodes of the phase with the initial bonus."""
     K: Episodes = 2000
-    """Episodes over which it moves to the last one."""
+    """Episodes over which the bonus moves to the final one."""
     WIN_BONUS_START: Number = 10.0
     WIN_BONUS_FINAL: Number = 1.0
 
 
 class Promotion(Section):
-    """A phase ends early once the learner wins often enough."""
+    """Win rate at which a phase ends early."""
 
     win_rate: Annotated[float, Field(gt=0.0, lt=1.0, strict=False)]
-    """What the lower bound (95 %, Wilson) of the share of won games has to exceed."""
+    """Threshold for the lower bound (95 %, Wilson) of the win rate."""
     games: Length = 200
-    """Latest games of the phase, with exploration, that are looked at."""
+    """Number of the latest games of the phase, with exploration, that the win rate is computed over."""
 
 
 class Phase(Section):
-    """A part of a run; exactly one of `episodes` and `transitions` says how long it is."""
+    """Part of a run; exactly one of `episodes` and `transitions` sets its length."""
 
     name: str = Field(min_length=1)
-    """As plots and tables call it."""
+    """Name in plots and tables."""
     episodes: Length | None = None
-    """Finished episodes, over all sub-environments."""
+    """Length in finished episodes, over all sub-environments."""
     transitions: Length | None = None
-    """Transitions, over all sub-environments."""
+    """Length in transitions, over all sub-environments."""
     promote_at: Promotion | None = None
-    """When it ends before that."""
+    """Condition that ends the phase earlier."""
     environment: Environment = Environment()
     opponent: Opponent | None = None
-    """In games for two; null in environments for one."""
+    """Opponent in two-player games; null in single-player environments."""
     reward_shaping: RewardShaping | None = None
-    """null for the true reward alone."""
+    """Weights of the game's shaping terms; null for none."""
     shaping: str | None = Field(default=None, pattern=".:.")
-    """A function of your own, such as "my_package:my_shaping", that turns rewards into those to learn from."""
+    """Your own function, such as "my_package:my_shaping", that returns the rewards to learn from."""
     reward_bonus: RewardBonus | None = None
-    """null for none."""
+    """Reward for winning; null for none."""
     clear_buffer: bool = True
     """Whether the replay buffer is emptied when the phase begins."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.episodes is None) == (self.transitions is None):
-            given = "none" if self.episodes is None else "both"
-            raise ValueError(f"has {given} of episodes and transitions, expected one: say how long the phase is in one")
+            present = "none" if self.episodes is None else "both"
+            raise ValueError(f"has {present} of episodes and transitions, expected one: set the length in one of them")
         if self.opponent is not None and not shares_of(self.opponent):
-            raise ValueError("has a mixture of opponents whose weights are all 0: give one a weight")
-        if self.environment.is_known_game:
-            self.check(known_game(self.environment.id))
-        elif ":" not in self.environment.id:  # what a callable makes is seen when the run begins
-            self.check(None)
+            raise ValueError("has a mixture of opponents with all weights 0: give one a weight")
         return self
-
-    def check(self, game: Game | None) -> None:
-        """Check what depends on the environment.
-
-        Args:
-            game: What the environment is; `None` if it is for one.
-
-        Raises:
-            ValueError: Something is for two players in an environment for one, or the game does not have it.
-        """
-        name, opponents = self.environment.id, [one for one, _ in shares_of(self.opponent)]
-        if game is None:
-            for key in ("opponent", "reward_shaping", "reward_bonus", "promote_at"):
-                value = getattr(self, key)
-                if value is not None and getattr(value, "type", None) != NOBODY:
-                    raise ValueError(
-                        f"has {key}, which only games for two have, but plays {name!r}: leave it out, or name a game "
-                        "of your own as 'module:callable'"
-                    )
-            return
-        if not opponents:
-            raise ValueError(
-                f'plays {name!r}, a game for two, without an opponent: add "opponent": {{"type": "self_play"}}'
-            )
-        for one in opponents:
-            if one.type.startswith(SCRIPT) and one.type.removeprefix(SCRIPT) not in game.scripts:
-                raise ValueError(
-                    f"has the opponent {one.type!r}, but {name!r} has no scripted player of that name: take random, "
-                    "self_play, snapshots or a class of your own"
-                )
-            if isinstance(one, NamedOpponent) and one.kwargs and ":" not in one.type:
-                raise ValueError(f"has the opponent {one.type!r} with kwargs, which it does not take: leave them out")
-        if self.reward_shaping is not None and not game.terms:
-            raise ValueError(f"has reward_shaping, but {name!r} has no terms for it: write shaping, a function")
 
 
 class Curriculum(Section):
-    """What is trained, one after the other."""
+    """Phases of training, in order."""
 
     phases: list[Phase] = Field(min_length=1)
 
@@ -436,14 +358,13 @@ class Curriculum(Section):
     def _check(self) -> Self:
         first = self.phases[0].environment
         for phase in self.phases[1:]:
-            place = phase.environment
-            if (place.id, place.keep_mode) != (first.id, first.keep_mode):
+            if phase.environment.id != first.id:
                 raise ValueError(
-                    f"plays {first.id!r} and, in phase {phase.name!r}, {place.id!r}, expected one id and keep_mode "
-                    "in all: one agent cannot have several forms of observations and actions; train in several runs"
+                    f"uses {first.id!r} and, in phase {phase.name!r}, {phase.environment.id!r}, expected one id in all "
+                    "phases: one agent has one form of observations and actions; train in several runs"
                 )
         names = [phase.name for phase in self.phases]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"has several phases called {twice[0]!r}: give each a name of its own")
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"has several phases called {repeated[0]!r}: give each a different name")
         return self

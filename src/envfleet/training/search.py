@@ -1,4 +1,4 @@
-"""A search over the keys of a configuration by Optuna: every trial is a run of its own, bad ones end early."""
+"""Hyperparameter search by Optuna over keys of a configuration: each trial is a run; bad trials are pruned."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from envfleet.files import read_json, write_whole
 from envfleet.training.config import RunConfig, RunOptions, change_config, read_config
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.folder import RESUME_FILE, reserve
+from envfleet.training.plan import resolve
 from envfleet.training.records.figures import new_figure, save_figure, style
 from envfleet.training.records.progress import ProgressBar
 from envfleet.training.single_run import resume, train
@@ -39,14 +40,14 @@ _FORM = 'a list of choices, or {"low": 1e-5, "high": 1e-3, "log": true}'
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """What came of a search.
+    """Result of a search.
 
     Attributes:
-        folder: With `best.json`, `search.png`, `search.db` (Optuna's study), and the run of every trial in `runs`.
-        scores: Score of every trial, in order; `None` where it was ended early or interrupted.
-        values: What each trial had for the keys of the space.
+        folder: Folder with `best.json`, `search.png`, `search.db` (Optuna's study), and the runs of trials in `runs`.
+        scores: Score of each trial, in order; `None` for pruned or interrupted trials.
+        values: Values of the keys of the space, for each trial.
         best: Index of the trial with the highest score; `None` if none was completed.
-        is_complete: Whether all trials have ended; if not, the same call goes on.
+        is_complete: Whether all trials have ended; if not, the same call continues the search.
     """
 
     folder: Path
@@ -57,7 +58,7 @@ class SearchResult:
 
     @property
     def best_config(self) -> Path | None:
-        """Return the file of the best trial's configuration, which `train` takes."""
+        """File of the best trial's configuration, for `train`."""
         return None if self.best is None else self.folder / "best.json"
 
 
@@ -70,29 +71,30 @@ def search(
     options: RunOptions | None = None,
     verbose: bool = True,
 ) -> SearchResult:
-    """Search for the values of some keys with which training scores highest.
+    """Search for the values of keys that maximize the score of training.
 
-    A trial's score is that of the run's last evaluation: the mean return or, in games, the win rate plus half the
-    draws. Optuna proposes the values (TPE) and ends a trial at an evaluation whose score is below the median of
-    earlier ones at the same place, from the sixth trial on. A search that was interrupted or killed goes on with the
-    same call, inside the trial that was under way, and proposes what it would have proposed.
+    The score of a trial is that of its last evaluation: the mean return or, in two-player games, the win rate plus half
+    the draw rate. Optuna proposes the values (TPE) and prunes a trial at an evaluation with a score below the median of
+    earlier trials at the same step, from the sixth trial on. The same call continues an interrupted or killed search
+    within the running trial, with the same proposals.
 
     Args:
-        config: As for `train`.
+        config: Configuration, as in `train`.
         space: By the path of a key (`"agent.hyperparameters.learning_rate"`, `"curriculum.phases[0].transitions"`):
             a list of choices, or an object with `low`, `high` and, for a logarithmic scale, `log`; whole numbers are
             drawn if both ends are. Or the path of a JSON file with that.
-        trials: How many in all.
+        trials: Total number of trials.
         out: Folder of the search.
-        options: Of every run; `max_minutes` and `max_transitions` are of one trial.
-        verbose: Whether trials and their progress are shown, on standard error.
+        options: Options of each run; `max_minutes` and `max_transitions` are limits of one trial.
+        verbose: Whether to show trials and their progress on stderr.
 
     Raises:
-        InvalidArgument: A key is not known, a value cannot be, or another search is in the folder.
+        InvalidArgument: Unknown key, invalid value, or another search in the folder.
     """
     if trials < 1:
-        raise InvalidArgument(f"trials={trials!r}, expected at least 1: pass how many runs the search may take")
-    base, folder, options, given = read_config(config), Path(out), options or RunOptions(), _read_space(space)
+        raise InvalidArgument(f"trials={trials!r}, expected at least 1: pass the number of runs of the search")
+    base, folder, options = resolve(read_config(config)).config, Path(out), options or RunOptions()
+    given = _read_space(space)
     _check_space(given, base)
     definition = _define(folder, {"config": base.model_dump(mode="json"), "space": given, "options": vars(options)})
     with reserve(definition, f"the search in {out}"), _opened(folder / "search.db") as storage:
@@ -105,10 +107,10 @@ def search(
 
 
 def _define(folder: Path, content: dict[str, Any]) -> Path:
-    """Write down what the search is of, or check that it is what it began with.
+    """Write the definition of the search, or compare it with that of the existing search.
 
     Raises:
-        InvalidArgument: Another search is in the folder.
+        InvalidArgument: The folder has another search.
     """
     path = folder / "search.json"
     if not path.exists():
@@ -118,7 +120,7 @@ def _define(folder: Path, content: dict[str, Any]) -> Path:
     differing = [name for name, value in content.items() if found.get(name) != json.loads(json.dumps(value))]
     if differing:
         raise InvalidArgument(
-            f"{folder} holds a search with other {' and '.join(differing)}: pass what that one began with, or another "
+            f"{folder} has a search with other {' and '.join(differing)}: pass the same as before, or another "
             "folder as `out` (--out)"
         )
     return path
@@ -152,7 +154,7 @@ class _Search:
     study: optuna.Study
 
     def run(self, trials: int) -> SearchResult:
-        """Make the trials that are missing."""
+        """Run the missing trials."""
         for number in range(trials):
             begun = self.study.trials
             if number < len(begun) and begun[number].state.is_finished():
@@ -168,8 +170,8 @@ class _Search:
         return self._result(is_complete=True)
 
     def _begin(self, number: int, *, is_new: bool) -> optuna.Trial:
-        """Ask for a trial, or go on with one that was under way."""
-        # A sampler for each, so that the proposals do not depend on how often the search was interrupted.
+        """Return a new trial, or the one that was interrupted."""
+        # One sampler per trial, so that proposals do not depend on interruptions.
         self.study.sampler = optuna.samplers.TPESampler(seed=self.base.seed + number)
         if is_new:
             return self.study.ask()
@@ -177,13 +179,13 @@ class _Search:
         return optuna.Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
     def _try(self, trial: optuna.Trial, drawn: Mapping[str, Any]) -> bool:
-        """Run a trial to its end; return False if somebody interrupted it."""
+        """Run a trial to its end; return False if it was interrupted."""
         run_dir = self.folder / "runs" / f"trial-{trial.number + 1:03}"
         try:
             if self._train(trial, drawn, run_dir) == "interrupted":
                 return False
             if _SCORE not in trial.user_attrs:
-                raise optuna.TrialPruned("no evaluation was finished before max_minutes were over")
+                raise optuna.TrialPruned("no evaluation was finished within max_minutes")
         except (TrainingDiverged, optuna.TrialPruned) as error:
             self.study.tell(trial, state=TrialState.PRUNED)
             self.console.print(f"  ended early: {error}", markup=False)
@@ -198,7 +200,8 @@ class _Search:
     def _train(self, trial: optuna.Trial, drawn: Mapping[str, Any], run_dir: Path) -> str:
         try:
             config = change_config(self.base, drawn, "the configuration of this trial")
-        except InvalidArgument as error:  # values that do not fit together
+            resolve(config, source="the configuration of this trial")
+        except InvalidArgument as error:  # values that are incompatible
             raise optuna.TrialPruned(str(error)) from error
         bar = [] if self.console.quiet else [ProgressBar(has_head=False)]
         watch: Any = {"verbose": False, "observers": [_Watch(trial, config.training.eval_frequency), *bar]}
@@ -229,11 +232,11 @@ class _Search:
 
 
 class _Watch(Observer):
-    """Reports a run's evaluations to Optuna, and ends a run that is not worth going on with once it goes on.
+    """Observer that reports evaluations to Optuna and prunes the run.
 
     Args:
-        trial: Of the run.
-        every: Transitions between its evaluations; `None` for one at the end.
+        trial: Trial of the run.
+        every: Transitions between evaluations; `None` for one at the end.
     """
 
     def __init__(self, trial: optuna.Trial, every: int | None) -> None:
@@ -242,14 +245,14 @@ class _Watch(Observer):
 
     def on_event(self, event: Event) -> None:
         """Report an evaluation."""
-        if isinstance(event, Episodes) and self._problem:  # not at the evaluation, which may be the last
+        if isinstance(event, Episodes) and self._problem:  # not at the evaluation itself, which may be the last
             raise optuna.TrialPruned(self._problem)
         if not isinstance(event, Evaluated):
             return
         self._trial.set_user_attr(_SCORE, event.score)
-        step = event.transitions // self._every * self._every  # a round may end some transitions later
+        step = event.transitions // self._every * self._every  # a round may exceed the multiple by some transitions
         reported = self._trial.study.trials[self._trial.number].intermediate_values
-        if step in reported:  # before the run was resumed; or the last evaluation of all
+        if step in reported:  # reported before the run was resumed, or the final evaluation
             return
         self._trial.report(event.score, step)
         if self._trial.should_prune():
@@ -269,10 +272,10 @@ def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
 
 
 def _check_space(space: Space, base: RunConfig) -> None:
-    """Check the form of a space, and try every end of a range and every choice in the configuration.
+    """Check the form of a space, and that the configuration accepts each bound and each choice.
 
     Raises:
-        InvalidArgument: A key is not known, or a value cannot be.
+        InvalidArgument: Unknown key or invalid value.
     """
     for path, given in space.items():
         if isinstance(given, list) and given:
@@ -288,7 +291,8 @@ def _check_space(space: Space, base: RunConfig) -> None:
         else:
             raise InvalidArgument(f"{path} is {given!r} in the space: write {_FORM}")
         for value in values:
-            change_config(base, {path: value}, f"the space has {_shown(value)} for {path}")
+            source = f"the space has {_shown(value)} for {path}"
+            resolve(change_config(base, {path: value}, source), source=source)
 
 
 def _draw(trial: optuna.Trial, path: str, given: Any) -> Any:
@@ -300,7 +304,7 @@ def _draw(trial: optuna.Trial, path: str, given: Any) -> Any:
 
 
 def describe(values: Mapping[str, Any]) -> str:
-    """Return the values of a trial in a few words."""
+    """Return a short description of the values of a trial."""
     return ", ".join(f"{_leaf(path)} {_shown(value)}" for path, value in values.items())
 
 
@@ -316,7 +320,7 @@ def _shown(value: Any) -> str:
 
 
 def _plot(trials: Sequence[FrozenTrial], space: Space, path: Path) -> None:
-    """Draw the scores of all trials, over their numbers and over each key."""
+    """Plot the scores of all trials over their numbers and over each key."""
     scored = [trial for trial in trials if trial.value is not None]
     done = [trial for trial in scored if trial.state == TrialState.COMPLETE]
     if not scored:

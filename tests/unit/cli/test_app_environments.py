@@ -25,7 +25,7 @@ from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.training import resume, train
 from envfleet.training.evaluation import evaluate
-from envfleet.training.games import Rink
+from envfleet.training.games import MatchConfig
 
 ROCKS = "tests.unit.training.duel:Rocks"
 TUTORIALS = Path(__file__).resolve().parents[3] / "docs" / "tutorials"
@@ -86,7 +86,7 @@ def test_an_environment_without_frames_is_not_filmed(tmp_path: Path) -> None:
     assert f"{place}, 2 episodes each" in invoke("evaluate", agent, "--env", place, "--games", 2).output
     result = CliRunner().invoke(app, ["watch", str(agent), "--env", place, "--out", str(tmp_path / "film.gif")])
     assert result.exit_code == 2
-    assert "it takes no render_mode" in re.sub(r"[\s│]+", " ", result.output)
+    assert "its constructor has no render_mode" in re.sub(r"[\s│]+", " ", result.output)
 
 
 @pytest.mark.parametrize("command", [("watch", "champion"), ("watch", "champion", "--out", "film.gif"), ("play",)])
@@ -217,7 +217,7 @@ class Hasty:
 def test_evaluation_does_not_depend_on_num_envs() -> None:
     game = find_game("fetch:Fetch", {"size": 7})
     assert game is not None
-    many, few = (evaluate(Hasty(1), Hasty(2), games=20, rink=Rink(game=game, num_envs=n)) for n in (64, 3))
+    many, few = (evaluate(Hasty(1), Hasty(2), games=20, match=MatchConfig(game=game, num_envs=n)) for n in (64, 3))
     assert many == few
     assert 0 < many.score.draws < 20
 
@@ -292,24 +292,24 @@ def test_a_person_plays_where_keys_mean_something(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("phase", "said"),
     [
-        ({"opponent": None}, "the phase 'all' plays 'fetch:Fetch', a game for two, without an opponent: add"),
-        ({"opponent": {"type": "basic_weak"}}, "has no scripted player of that name: take random"),
+        ({"opponent": None}, r"phases\[0\] plays 'fetch:Fetch', a two-player game, without an opponent: add"),
+        ({"opponent": {"type": "basic_weak"}}, "has no scripted player of that name: use random"),
         (
             {"opponent": {"type": "fetch:Nobody"}},
             "opponent is 'fetch:Nobody', but module 'fetch' has no attribute 'Nobody'",
         ),
-        ({"opponent": {"type": "fetch:nearer"}}, "nearer cannot be made .* let it take"),
+        ({"opponent": {"type": "fetch:nearer"}}, "nearer cannot be constructed .*: accept"),
         (
             {"shaping": "fetch:SIZE"},
             "shaping is 'fetch:SIZE', a int, which cannot be called: name a class or a function",
         ),
-        ({"reward_shaping": {}}, "has reward_shaping, but 'fetch:Fetch' has no terms for it: write shaping"),
+        ({"reward_shaping": {}}, "has reward_shaping, but 'fetch:Fetch' has no shaping terms: write your own function"),
     ],
 )
 def test_mistakes_are_named_before_the_run_begins(phase: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=said):
         train(fetch(**phase), base_output_dir=tmp_path / "runs", verbose=False)
-    assert not list((tmp_path / "runs").iterdir())
+    assert not list((tmp_path / "runs").glob("*"))
 
 
 @pytest.mark.parametrize(

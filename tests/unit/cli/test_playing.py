@@ -18,7 +18,7 @@ from envfleet.agents import PPO, PPOConfig
 from envfleet.cli.app import app
 from envfleet.envs.games import known_game
 from envfleet.envs.hockey import HockeyTwoEnv
-from envfleet.training.games import Seated, play, seat_player
+from envfleet.training.games import LoadedPlayer, load_player, play
 from envfleet.training.games.showing import Person, show_games
 
 pytestmark = [
@@ -86,7 +86,7 @@ def test_watch_writes_the_games_that_evaluate_counts(tmp_path: Path) -> None:
 
 
 def test_games_that_are_shown_are_those_that_are_counted(run: Path) -> None:
-    player, opponent = seat_player(run), seat_player("strong")
+    player, opponent = load_player(run), load_player("strong")
     shown = [
         moment
         for moment in show_games(HockeyTwoEnv(), [player, opponent], 3, seed=1, game=known_game("hockey"))
@@ -126,9 +126,9 @@ def test_arrows_move_a_person_where_they_point(window: None, monkeypatch: pytest
 
     monkeypatch.setattr(pygame.key, "get_pressed", Pressed)
     env = HockeyTwoEnv(render_mode="human")
-    person = Seated("you", policy=Person(known_game("hockey").person(env, 0 if is_left else 1)))
+    person = LoadedPlayer("you", policy=Person(known_game("hockey").person(env, 0 if is_left else 1)))
     moments = show_games(
-        env, [person, seat_player("weak")], 1, side="left" if is_left else "right", game=known_game("hockey")
+        env, [person, load_player("weak")], 1, side="left" if is_left else "right", game=known_game("hockey")
     )
     for _ in zip(range(15), moments, strict=False):
         pass
@@ -160,7 +160,7 @@ def test_an_agent_of_another_environment_is_told_of_the_option(command: str, tmp
     PPO(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), seed=1).save(agent)
     result = invoke(command, str(agent), *film)
     assert "cart has observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(2), a" in flat(result.output)
-    assert "say what this one plays (`env=`, `rink=`, on the command line --env)" in flat(result.output)
+    assert "say what this one plays (`env=`, `match=`, on the command line --env)" in flat(result.output)
     result = invoke(command, str(agent), "--env", "Pendulum-v1", *film)
     assert result.exit_code == 2
     assert "has observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(2), the" in flat(result.output)
@@ -170,9 +170,9 @@ def test_an_agent_of_another_environment_is_told_of_the_option(command: str, tmp
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("evaluate", "none.pt"), "there is no player 'none.pt', expected 'weak', 'strong', 'champion'"),
+        (("evaluate", "none.pt"), "unknown player 'none.pt', expected 'weak', 'strong', 'champion'"),
         (("evaluate", "weak", "--side", "top"), "side='top': pass one of 'left', 'right', 'both'"),
-        (("tournament", "nowhere"), "there is no saved agent (*.pt) in nowhere: pass"),
+        (("tournament", "nowhere"), "no saved agent (*.pt) in nowhere: pass"),
         (("watch", "weak", "--out", "game.avi"), "ends in '.avi': films are written as .gif or .mp4"),
         (("play", "--mode", "drill"), "mode='drill': pass one of 'NORMAL'"),
     ],

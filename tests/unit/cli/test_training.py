@@ -19,7 +19,8 @@ from typer.testing import CliRunner, Result
 from envfleet import training
 from envfleet.cli.app import app
 from envfleet.cli.reports import show_result
-from envfleet.training.config import agent_config, parse_config, read_config
+from envfleet.training.config import parse_config, read_config
+from envfleet.training.plan import resolve
 
 CONFIG: dict[str, Any] = {
     "curriculum": {
@@ -79,7 +80,7 @@ def test_a_run_is_trained_and_plotted(config: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_goes_on(config: Path, tmp_path: Path) -> None:
     stopped = invoke("train", config, "-n", 4, "--out", tmp_path, "--name", "mine", "--max-transitions", 64, "-q")
     assert (stopped.exit_code, stopped.exception) == (0, None)
-    assert f"Go on        envfleet train --resume {tmp_path / 'mine'}" in stopped.stdout
+    assert f"Continue     envfleet train --resume {tmp_path / 'mine'}" in stopped.stdout
     resumed = invoke("train", "--resume", tmp_path / "mine", "-q")
     assert "has completed its curriculum" in resumed.stdout
     assert "256 transitions" in resumed.stdout
@@ -94,7 +95,9 @@ def test_an_interrupted_run_says_so_in_one_line(config: Path, tmp_path: Path, mo
     monkeypatch.setattr(training, "train", lambda config, **options: result)
     told = invoke("train", config, "-q")
     assert told.exit_code == 130
-    line = f"Interrupted after 12,345 transitions; all is saved. Go on: envfleet train --resume {tmp_path / 'mine'}"
+    line = (
+        f"Interrupted after 12,345 transitions; the run is saved. Continue: envfleet train --resume {tmp_path / 'mine'}"
+    )
     assert told.stdout.strip() == line
 
 
@@ -163,17 +166,17 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
     assert content["agent"]["hyperparameters"]["num_minibatches"] == 8
     assert content["training"]["reward_scale"] == 1.0
     whole = parse_config(content)
-    assert agent_config(whole) == agent_config(parse_config({**CONFIG, "training": {}}))
+    assert resolve(whole).agent_config == resolve(parse_config({**CONFIG, "training": {}})).agent_config
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "no CONFIG is given: pass one of curriculum_base, "),
-        (("CONFIG", "--resume", "runs/mine"), "--resume goes on with what the run began with: leave out CONFIG"),
+        (("CONFIG", "--resume", "runs/mine"), "--resume continues with the settings of the run: leave out CONFIG"),
         (("--resume", "runs/mine", "-n", 4, "--seed", 1), "what the run began with: leave out --num-envs, --seed"),
         (("--resume", "runs/mine", "--print-config"), "what the run began with: leave out --print-config"),
-        (("--resume", "runs/none"), "runs/none is no folder of a run, there is no config.json in it"),
+        (("--resume", "runs/none"), "runs/none is not the folder of a run, as config.json is missing"),
         (("no.json",), "no.json cannot be read (No such file or directory)"),
         (("CONFIG", "--engine", "bullet"), "engine='bullet', but 'CartPole-v1' has none to choose from: leave it out"),
     ],
@@ -203,7 +206,7 @@ def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pole" / "checkpoints" / "000000000064.pt").exists()
     for wrong, message in (
-        (("quickstart", "--env", "CartPole-v1"), "'quickstart' names environment and agent itself: leave out --env"),
+        (("quickstart", "--env", "CartPole-v1"), "CONFIG sets the environment and the agent: leave out --env"),
         (("--env", "CartPole-v1", "--agent", "Sac"), "agent.type is 'Sac', expected one of"),
         ((), "a JSON file, --env ID, or --resume RUN"),
         (("--env", "CartPole-v1", "--resume", tmp_path / "pole"), "what the run began with: leave out --env"),
@@ -216,11 +219,12 @@ def test_a_game_for_two_trains_against_itself_with_arguments(tmp_path: Path) -> 
     options = ("--env", "hockey", "-a", "starter=2", "--max-transitions", 64, "-n", 4, "--out", tmp_path, "-q")
     printed = json.loads(invoke("train", *options, "--print-config").stdout)
     (phase,) = printed["curriculum"]["phases"]
-    assert (phase["environment"]["kwargs"], phase["opponent"]["type"]) == ({"starter": 2}, "self_play")
+    assert phase["environment"]["kwargs"] == {"keep_mode": True, "starter": 2}
+    assert phase["opponent"]["type"] == "self_play"
     result = invoke("train", *options)
     assert result.exit_code == 0, result.output
     refused = invoke("train", "quickstart", "-a", "starter=2")
-    assert "names environment and agent itself: leave out --env-arg" in flat(refused.stderr)
+    assert "sets the environment and the agent: leave out --env-arg" in flat(refused.stderr)
 
 
 def test_a_finished_run_is_trained_on(config: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,21 +22,20 @@ from envfleet.agents import TD3, SACConfig, TD3Config, load_agent
 from envfleet.envs.games import known_game
 from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
-from envfleet.training.arena.building import action_table_of
 from envfleet.training.config import (
     AgentSection,
     Hyperparameters,
     RunConfig,
     RunOptions,
     Training,
-    agent_config,
     find_config,
-    json_schema,
     parse_config,
     read_config,
     shipped_names,
 )
 from envfleet.training.phases import Environment, Phase, Promotion, RewardBonus, RewardShaping, shares_of
+from envfleet.training.plan import resolve
+from envfleet.training.schema import json_schema
 
 HOCKEY = known_game("hockey")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "training.md"
@@ -54,10 +55,14 @@ def test_a_file_means_what_it_says(tmp_path: Path) -> None:
         ("snapshots", 0.75),
     ]
     assert shooting.reward_shaping is not None
-    shaping = shooting.reward_shaping.model_dump()
-    assert (shaping["CLOSENESS_START"], shaping["DIRECTION_FINAL"]) == (25.0, 2.0)
+    assert shooting.reward_shaping.weights == {"CLOSENESS_START": 25.0, "TOUCH_FINAL": 1.5}
+    filled = resolve(config).phases[0]
+    assert filled.reward_shaping is not None
+    weights = filled.reward_shaping.weights
+    assert (weights["CLOSENESS_START"], weights["DIRECTION_FINAL"]) == (25.0, 2.0)
+    assert filled.environment.kwargs == {"keep_mode": True, "starter": 0}
     assert (shooting.clear_buffer, games.clear_buffer) == (True, False)
-    assert agent_config(config) == SACConfig(
+    assert resolve(config).agent_config == SACConfig(
         learning_rate=0.0005, batch_size=64, warmup=400, gamma=0.98, hidden=(32, 64)
     )
 
@@ -69,8 +74,11 @@ def test_shipped_configurations_are_valid_and_round_trip(name: str) -> None:
         warnings.simplefilter("error")
         config = read_config(name)
     assert config == read_config(path)
-    assert parse_config(config.model_dump(mode="json")) == config
-    assert parse_config(json.loads(config.model_dump_json())) == config
+    filled = resolve(config).config
+    for one in (config, filled):
+        assert parse_config(one.model_dump(mode="json")) == one
+        assert parse_config(json.loads(one.model_dump_json())) == one
+    assert resolve(filled).config == filled
     jsonschema_rs.validate(json_schema(), json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -85,7 +93,7 @@ def test_a_bare_word_names_a_configuration_all_else_a_path(tmp_path: Path, monke
     Path("quickstart").write_text(json.dumps(clean()), encoding="utf-8")
     assert read_config("./quickstart") == read_config(Path("quickstart")) == parse_config(clean())
     assert read_config("quickstart").agent.type == "PPO"
-    unknown = "is 'quikstart', expected one of curriculum_base, .*, quickstart, .*: for a file .* ./quikstart"
+    unknown = "is 'quikstart', expected one of curriculum_base, .*, quickstart, .*: write ./quikstart for a file"
     with pytest.raises(InvalidArgument, match=unknown):
         read_config("quikstart")
 
@@ -107,7 +115,7 @@ def test_an_agent_that_is_registered_is_configured_and_loaded(monkeypatch: pytes
     monkeypatch.setitem(registry.AGENTS, "Quieter", f"{__name__}:Quieter")
     given = with_agent("Quieter", exploration_noise=0.5)
     assert json_schema()["$defs"]["AgentSection"]["properties"]["type"]["anyOf"][0]["enum"][-1] == "Quieter"
-    config = agent_config(parse_config(given))
+    config = resolve(parse_config(given)).agent_config
     assert config == TD3Config(exploration_noise=0.5, warmup=10_000)
     space = Box(-1.0, 1.0, (2,))
     Quieter(space, space, config).save(tmp_path / "quieter.pt")
@@ -116,10 +124,10 @@ def test_an_agent_that_is_registered_is_configured_and_loaded(monkeypatch: pytes
 
 def test_dddqn_chooses_from_the_table_it_asks_for() -> None:
     agent = {"type": "DDDQN", "action_fineness": 2, "action_combined": True}
-    table = action_table_of(parse_config(changed("agent", agent)), HOCKEY)
+    table = resolve(parse_config(changed("agent", agent))).action_table
     assert table is not None
     assert np.array_equal(table.actions, action_table(2, combined=True))
-    assert action_table_of(parse_config(clean()), HOCKEY) is None  # SAC acts in the space itself
+    assert resolve(parse_config(clean())).action_table is None  # SAC acts in the space itself
 
 
 def test_updates_are_per_transition_unless_asked_for_per_round() -> None:
@@ -136,7 +144,7 @@ def test_other_environments_are_for_one_player() -> None:
     config = parse_config(data)
     assert not config.curriculum.phases[0].environment.is_known_game
     data["agent"] = {"type": "DDDQN"}
-    assert action_table_of(parse_config(data), None) is None
+    assert resolve(parse_config(data)).action_table is None
 
 
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -159,6 +167,9 @@ def test_every_key_and_its_default_are_in_the_documentation(title: str) -> None:
     for keys, defaults in re.findall(r"^\| (`[\w`, .]+`) \| ([^|]+) \|", section, re.MULTILINE):
         names = [key.strip("` ") for key in keys.split(",")]
         documented |= dict(zip(names, [one.strip("` ") for one in defaults.split(",")], strict=True))
+    if title.endswith("reward_shaping"):
+        for term, (_, *weights, _) in HOCKEY.terms.items():
+            assert [float(documented.pop(f"{term}_{when}")) for when in ("START", "FINAL")] == weights
     for name, field in SECTIONS[title].model_fields.items():
         default = "required" if field.is_required() else field.get_default(call_default_factory=True)
         if isinstance(default, BaseModel):
@@ -199,3 +210,28 @@ def test_limits_of_a_run_are_numbers_above_0(name: str, value: Any) -> None:
         RunOptions(**limits)
     limits = {name: np.int64(2)}
     assert getattr(RunOptions(**limits), name) == 2
+
+
+def test_keep_mode_may_stand_next_to_kwargs() -> None:
+    """Files written before settings of games moved into `kwargs`, and the copies in the folders of their runs."""
+    phase = {"name": "a", "episodes": 1, "opponent": {"type": "none"}}
+    old = {"curriculum": {"phases": [phase | {"environment": {"keep_mode": False}}]}, "agent": {"type": "SAC"}}
+    assert parse_config(old).curriculum.phases[0].environment.kwargs == {"keep_mode": False}
+    old["curriculum"]["phases"][0]["environment"] = {"id": "CartPole-v1", "keep_mode": True}
+    assert parse_config(old).curriculum.phases[0].environment.kwargs == {}
+
+
+def test_older_spelling_of_matchmaking_is_read() -> None:
+    opponent = changed("curriculum", "phases", 1, "opponent", {"type": "snapshots", "matchmaking": "prioritised"})
+    new = changed("curriculum", "phases", 1, "opponent", {"type": "snapshots", "matchmaking": "prioritized"})
+    assert parse_config(opponent) == parse_config(new)
+
+
+def test_parsing_imports_no_game_and_no_agent() -> None:
+    program = (
+        "import sys; from envfleet.training.config import read_config\n"
+        "read_config('curriculum_base')\n"
+        "assert not [name for name in sys.modules if name.startswith(('envfleet.envs.', 'envfleet.agents', 'torch'))"
+        " and name != 'envfleet.envs.registration']"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -18,6 +18,7 @@ from envfleet.training.config import (
     parse_config,
     read_config,
 )
+from envfleet.training.plan import resolve
 
 
 def one_player(env: str, **kwargs: Any) -> dict[str, Any]:
@@ -45,7 +46,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "weights": (
         lambda: changed(*GAMES, "opponent", "opponents", [{"type": "basic_weak", "weight": 0}]),
-        r"curriculum.phases\[1\] has a mixture of opponents whose weights are all 0",
+        r"curriculum.phases\[1\] has a mixture of opponents with all weights 0",
     ),
     "weight without end": (
         lambda: changed(*GAMES, "opponent", "opponents", [{"type": "basic_weak", "weight": float("inf")}]),
@@ -57,7 +58,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "buffer below a batch": (
         lambda: changed("agent", {"type": "SAC", "hyperparameters": {"capacity": 10}}),
-        r"agent.hyperparameters.capacity is 10, expected at least batch_size, \d+: nothing is learned",
+        r"agent.hyperparameters.capacity is 10, expected at least batch_size, \d+: updates begin once",
     ),
     "mode": (
         lambda: changed(*GAMES, "environment", {"mode": "SHOOTING"}),
@@ -69,7 +70,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "kwargs of hockey": (
         lambda: changed(*GAMES, "environment", "kwargs", {"player_one": 2}),
-        r"curriculum.phases\[1\].environment has 'player_one' in kwargs, where hockey takes starter alone",
+        r"curriculum.phases\[1\].environment has 'player_one' in kwargs, where hockey accepts keep_mode and starter",
     ),
     "starter": (
         lambda: changed(*GAMES, "environment", "kwargs", {"starter": 3}),
@@ -88,24 +89,33 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         r"curriculum.phases\[1\] has both of episodes and transitions",
     ),
     "two environments": (
-        lambda: changed(*GAMES, "environment", {"keep_mode": False}),
-        r"curriculum plays 'hockey' and, in phase 'games', 'hockey', expected one id and keep_mode in all",
+        lambda: changed(*GAMES, "environment", {"id": "Pendulum-v1"}),
+        r"curriculum uses 'hockey' and, in phase 'games', 'Pendulum-v1', expected one id in all phases",
+    ),
+    "two keep_modes": (
+        lambda: changed(*GAMES, "environment", {"kwargs": {"keep_mode": False}}),
+        r"curriculum.phases\[1\].environment.kwargs.keep_mode is False, but True in the first phase, expected one",
+    ),
+    "shaping term": (
+        lambda: changed("curriculum", "phases", 0, "reward_shaping", {"CLOSENES_START": 1}),
+        r"curriculum.phases\[0\].reward_shaping.CLOSENES_START is an unknown key, .*: did you mean CLOSENESS_START\?",
     ),
     "numbered actions": (
         lambda: one_player("Pendulum-v1"),
-        r"agent.type is 'DDDQN', which chooses among numbered actions, but 'Pendulum-v1' has continuous ones, Box.*SAC",
+        r"agent.type is 'DDDQN', which .* but 'Pendulum-v1' has continuous actions, Box.*SAC",
     ),
     "numbered actions of a kernel": (
         lambda: one_player("envfleet/Pendulum-v1"),
-        r"agent.type is 'DDDQN', .* but 'envfleet/Pendulum-v1' has continuous ones",
+        r"agent.type is 'DDDQN', .* but 'envfleet/Pendulum-v1' has continuous actions",
     ),
     "numbered actions of nothing": (
         lambda: one_player("Pendulum-v1", wind=3),
         r"wind=3 is neither an option of make\(\) nor a keyword of Pendulum-v1",
     ),
     "opponent of one player": (
-        lambda: changed(*GAMES, "environment", {"id": "Pendulum-v1"}),
-        r"curriculum.phases\[1\] has opponent, which only games for two have, but plays 'Pendulum-v1'",
+        lambda: one_player("CartPole-v1") | {"curriculum": {"phases": [
+            {"name": "a", "episodes": 1, "environment": {"id": "CartPole-v1"}, "opponent": {"type": "random"}}]}},
+        r"curriculum.phases\[0\] has opponent, which only two-player games have, but 'CartPole-v1' is for one player",
     ),
     "one name twice": (
         lambda: changed(*GAMES, "name", "shooting"),
@@ -146,7 +156,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "warm-up": (
         lambda: with_agent("SAC", warmup=5),
-        r"agent.hyperparameters.warmup belongs elsewhere: write training.warmup_steps",
+        r"agent.hyperparameters.warmup is set elsewhere: write training.warmup_steps",
     ),
     "twice, and not the same": (
         lambda: changed("agent", "hyperparameters", {"learning_rate": 1.0}),
@@ -167,7 +177,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 def test_mistakes_are_named_with_file_key_and_what_is_accepted(name: str) -> None:
     make, message = MISTAKES[name]
     with pytest.raises(InvalidArgument, match=f"^{re.escape('runs/mine.json: ')}{message}"):
-        parse_config(make(), "runs/mine.json")
+        resolve(parse_config(make(), "runs/mine.json"), source="runs/mine.json")
 
 
 def test_several_mistakes_are_told_at_once() -> None:

@@ -15,7 +15,7 @@ from envfleet.agents import DDDQN, PPO, SAC, ActionTable, SACConfig
 from envfleet.envs.games import check_spaces, find_game, spaces_of
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation import Score, evaluate, evaluate_returns
-from envfleet.training.games.matches import Rink, play
+from envfleet.training.games.matches import MatchConfig, play
 
 pytestmark = [
     pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
@@ -54,12 +54,12 @@ def test_an_agent_that_does_not_explore_is_evaluated() -> None:
     agent = SAC(view, move, SACConfig(hidden=(16,)), num_envs=1, seed=0)
     before = agent.random.numpy.bit_generator.state
     first = evaluate(agent, "weak", games=20)
-    assert evaluate(agent, "weak", games=20, rink=Rink(num_envs=3)) == first
+    assert evaluate(agent, "weak", games=20, match=MatchConfig(num_envs=3)) == first
     assert agent.random.numpy.bit_generator.state == before
 
 
 def test_a_mode_is_played_from_its_side() -> None:
-    played = evaluate("strong", "weak", games=20, rink=Rink(mode="TRAIN_DEFENSE"))
+    played = evaluate("strong", "weak", games=20, match=MatchConfig(mode="TRAIN_DEFENSE"))
     assert ({*played.sides}, played.mode) == ({"left"}, "TRAIN_DEFENSE")
 
 
@@ -137,7 +137,7 @@ def test_an_agent_with_other_spaces_is_refused_with_both(env: str, found: str) -
     assert str(caught.value) == (
         "the agent has observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(3), the environment has "
         f"observations {place.observation_space} and actions {place.action_space}, expected the same: pass one that "
-        "was trained there, or say what this one plays (`env=`, `rink=`, on the command line --env)"
+        "was trained there, or say what this one plays (`env=`, `match=`, on the command line --env)"
     )
 
 
@@ -212,12 +212,12 @@ def test_a_random_player_wins_as_often_as_chance_has_it() -> None:
     game = find_game("tests.unit.training.duel:Duel")
     assert game is not None
     for opponent in ("random", Rock()):
-        result = evaluate("random", opponent, games=900, seed=1, rink=Rink(game=game))
+        result = evaluate("random", opponent, games=900, seed=1, match=MatchConfig(game=game))
         won, lost = (result.outcomes.count(outcome) for outcome in (1, -1))
         assert 240 < won < 360
         assert 240 < lost < 360
         assert result.outcomes[:128] != result.outcomes[128:256]
-    assert evaluate("random", Rock(), games=50, seed=2, rink=Rink(game=game)).outcomes != result.outcomes[:50]
+    assert evaluate("random", Rock(), games=50, seed=2, match=MatchConfig(game=game)).outcomes != result.outcomes[:50]
 
 
 class Rock:
@@ -234,11 +234,11 @@ def test_numbers_that_are_no_actions_are_refused() -> None:
     game = find_game("tests.unit.training.duel:Duel")
     assert game is not None
     with pytest.raises(InvalidArgument, match=r"of shape \(2,\) and float64, expected \(2,\): .* in Discrete\(3\)"):
-        evaluate(Halves(), "random", games=2, rink=Rink(game=game))
+        evaluate(Halves(), "random", games=2, match=MatchConfig(game=game))
 
 
 def test_games_of_rebuilt_environments_are_drawn() -> None:
     game = find_game("tests.unit.training.duel:Broken")
     assert game is not None
-    rink = Rink(game=game, num_envs=1, options={"on_failure": "restart"})
-    assert evaluate("random", Rock(), games=3, rink=rink).outcomes == (0, 0, 0)
+    match = MatchConfig(game=game, num_envs=1, options={"on_failure": "restart"})
+    assert evaluate("random", Rock(), games=3, match=match).outcomes == (0, 0, 0)

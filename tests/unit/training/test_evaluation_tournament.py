@@ -82,9 +82,7 @@ def test_checkpoints_are_found(tmp_path: Path) -> None:
 
 def test_agents_of_other_environments_stay_away(tmp_path: Path) -> None:
     PPO(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig(hidden=(4,))).save(tmp_path / "balancing.pt")
-    with pytest.raises(
-        InvalidArgument, match=r"no checkpoint in .* is of an agent that sees observations of shape \(18,\)"
-    ):
+    with pytest.raises(InvalidArgument, match=r"no checkpoint in .* is of an agent with observations of shape \(18,\)"):
         find_checkpoints(tmp_path, known_game("hockey").observation_space)
     PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,))).save(tmp_path / "player.pt")
     assert [*find_checkpoints(tmp_path, known_game("hockey").observation_space)] == ["player"]
@@ -93,7 +91,7 @@ def test_agents_of_other_environments_stay_away(tmp_path: Path) -> None:
 def test_what_is_no_tournament_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="a tournament of 1 players, expected 2"):
         run_tournament({"weak": "weak"})
-    with pytest.raises(InvalidArgument, match="is called 'strong' and is not the scripted one"):
+    with pytest.raises(InvalidArgument, match="is called 'strong', but is not that scripted player"):
         run_tournament({"weak": "weak", "strong": Still()})
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(InvalidArgument, match=rf"no saved agent \(\*\.pt\) in {folder}: pass"):

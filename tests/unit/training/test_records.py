@@ -84,12 +84,12 @@ def test_the_hash_in_the_name_is_of_the_whole_configuration() -> None:
 
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
-    with pytest.raises(InvalidArgument, match=r"mine exists already: take another name, or delete that folder"):
+    with pytest.raises(InvalidArgument, match=r"mine exists already: choose another name, or delete that folder"):
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
     (folder.path / "resume.pt").touch()
-    with pytest.raises(InvalidArgument, match=r"mine exists already: take another name, or go on .*--resume"):
+    with pytest.raises(InvalidArgument, match=r"mine exists already: choose another name, or continue .*--resume"):
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
-    with pytest.raises(InvalidArgument, match=r"no folder can be made in .*resume\.pt"):
+    with pytest.raises(InvalidArgument, match=r"cannot make a folder in .*resume\.pt"):
         RunFolder.create(folder.path / "resume.pt", played.config(), options=OPTIONS, name="mine")
     with pytest.raises(InvalidArgument, match=r"the run's name is '\.\./mine', expected the name of a folder"):
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="../mine")
@@ -114,8 +114,8 @@ def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
         (folder.path / name).write_bytes(content)
         with pytest.raises(
             InvalidArgument,
-            match=rf"{name} (is no JSON .*: mend it|holds a int, expected|has no options: put the file back"
-            r"|is damaged, or of another version: begin a new)",
+            match=rf"{name} (is no JSON .*: mend it|holds a int, expected|lacks options: restore the original"
+            r"|is damaged or from another version: start a new)",
         ):
             training.resume(folder.path, verbose=False)
 
@@ -124,11 +124,11 @@ def test_the_files_a_run_began_with_belong_to_it(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     for content in ('{"options": ["ab", "c"]}', '{"options": [1]}', "{}"):
         folder.environment.write_text(content)
-        with pytest.raises(InvalidArgument, match=r"has no options: put the file back that belongs to the run$"):
+        with pytest.raises(InvalidArgument, match=r"lacks options: restore the original file of the run$"):
             folder.read_options()
     folder.config.unlink()
     for read in (folder.read_config, lambda: RunFolder.open(folder.path)):
-        with pytest.raises(InvalidArgument, match=r"put the file back that belongs to the run$"):
+        with pytest.raises(InvalidArgument, match=r"restore the original file of the run$"):
             read()
 
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_whose_bytes_changed_is_refused(tmp_path: Path) -> None:
 def test_a_run_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     saving.write(folder.path / "resume.pt", {"num_envs": 1})
-    with pytest.raises(InvalidArgument, match=r"resume\.pt is damaged, or of another version"):
+    with pytest.raises(InvalidArgument, match=r"resume\.pt is damaged or from another version"):
         training.resume(folder.path, verbose=False)
 
 
@@ -173,7 +173,7 @@ def test_one_process_at_a_time_writes_into_a_run(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     with (
         reserve(folder.environment, "the run"),
-        pytest.raises(InvalidArgument, match="is under way in another process: wait for its end"),
+        pytest.raises(InvalidArgument, match="is in use by another process: wait until it ends"),
     ):
         training.resume(folder.path, verbose=False)
     with reserve(folder.environment, "the run"):

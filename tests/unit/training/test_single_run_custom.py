@@ -19,6 +19,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.training import evaluation, resume, train
 from envfleet.training.config import parse_config
 from envfleet.training.events import Began, Ended, Learned
+from envfleet.training.plan import resolve
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -132,7 +133,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "observer": (
         {"type": "PPO"}, {"observers": [f"{OWN}:Notes", f"{OWN}:Corridor"]},
-        r"observers\[1\] is '.*:Corridor', which is no class of observers: derive it from envfleet.training.events",
+        r"observers\[1\] is '.*:Corridor', which is not a class of observers: derive it from envfleet.training.events",
     ),
     "observer that is no class": (
         {"type": "PPO"}, {"observers": [f"{OWN}"]}, r"observers\[0\] is '.*own', expected 'module:name': write the",
@@ -143,7 +144,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize(("agent", "more", "match"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_are_named_with_the_path_of_their_key(agent: Any, more: dict[str, Any], match: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"mine.json: {match}"):
-        parse_config({**written(agent, "CartPole-v1"), **more}, "mine.json")
+        resolve(parse_config({**written(agent, "CartPole-v1"), **more}, "mine.json"), source="mine.json")
 
 
 def test_the_documented_observer_logs_to_wandb(monkeypatch: pytest.MonkeyPatch) -> None:

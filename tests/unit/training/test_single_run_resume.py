@@ -21,6 +21,7 @@ from envfleet.training.config import RunOptions, parse_config
 from envfleet.training.events import Ended, Event, Learned, Saved
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.trainer import Trainer
+from envfleet.training.plan import resolve
 
 pytestmark = [
     pytest.mark.timeout(600),  # processes that are waited for, on a busy machine
@@ -127,7 +128,7 @@ def test_a_run_that_was_asked_to_stop_ends_as_one_that_was_not(whole: RunResult,
 
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="no folder of a run"):
+    with pytest.raises(InvalidArgument, match="not the folder of a run"):
         resume(tmp_path)
 
 
@@ -161,13 +162,17 @@ def test_learning_does_not_depend_on_budget_or_checkpoints(tmp_path: Path) -> No
 
 def test_who_stops_the_last_evaluation_has_interrupted_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, config := parse_config(alone()), options={"num_envs": 4}, name="late")
-    with contextlib.closing(Trainer(config, RunOptions(num_envs=4, backend="serial"), folder=folder)) as trainer:
+    with contextlib.closing(
+        Trainer(resolve(config, RunOptions(num_envs=4, backend="serial")), folder=folder)
+    ) as trainer:
         assert trainer.run(lambda: trainer.transitions >= 600) == "interrupted"
-        assert trainer.tally.examination is None
-    with contextlib.closing(Trainer(config, RunOptions(num_envs=4, backend="serial"), folder=folder)) as trainer:
+        assert trainer.tally.evaluation is None
+    with contextlib.closing(
+        Trainer(resolve(config, RunOptions(num_envs=4, backend="serial")), folder=folder)
+    ) as trainer:
         trainer.load_state_dict(folder.load())
         assert trainer.run() == "completed"
-        assert trainer.tally.examination is not None
+        assert trainer.tally.evaluation is not None
 
 
 def test_a_curriculum_is_evaluated_in_what_it_leads_to(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from envfleet.envs.hockey import HockeyEnv
 class VectorizedHockeyEnv(VectorWrapper):
     """N games of `envfleet.envs.hockey.HockeyEnv` as one vector environment; one that ends is reset in the same step.
 
-    Observations, rewards and infos are player one's. An action is player one's and, behind it, player two's. The
-    compiled game, `envfleet.make("envfleet/Hockey-v0", N)`, is faster.
+    Observations, rewards and infos are those of player one. An action is that of player one, followed by player two's.
+    The compiled game, `envfleet.make("envfleet/Hockey-v0", N)`, is faster.
 
     Args:
         num_envs: Number of games.

@@ -36,6 +36,9 @@ class HockeyGame(Game):
         "DIRECTION": ("reward_puck_direction", 0.0, 2.0, "sending the puck towards the opponent's goal"),
     }
 
+    defaults: ClassVar[Mapping[str, Any]] = {"keep_mode": True, "starter": 0}
+    fixed = ("keep_mode",)
+
     def __init__(self) -> None:
         """All of it is known beforehand."""
 
@@ -47,12 +50,14 @@ class HockeyGame(Game):
     def check(self, settings: Mapping[str, Any]) -> None:
         """Check the `environment.kwargs` of a configuration."""
         for name, value in settings.items():
-            if name != "starter":
+            if name not in self.defaults:
                 raise InvalidArgument(
-                    f"has {name!r} in kwargs, where hockey takes starter alone: mode, mixture and keep_mode stand "
-                    "in addition to kwargs; the opponent determines the players"
+                    f"has {name!r} in kwargs, where hockey accepts {' and '.join(self.defaults)}: mode and mixture "
+                    "stand next to kwargs, and the opponent section sets the players"
                 )
-            if isinstance(value, bool) or value not in (0, 1, 2):
+            if name == "keep_mode" and not isinstance(value, bool):
+                raise InvalidArgument(f"has keep_mode={value!r} in kwargs, expected true or false")
+            if name == "starter" and (isinstance(value, bool) or value not in (0, 1, 2)):
                 raise InvalidArgument(
                     f"has starter={value!r} in kwargs, expected 1 or 2, or 0 to draw it for every game"
                 )
@@ -63,8 +68,7 @@ class HockeyGame(Game):
             "mode": int(Mode.NORMAL),
             "shooting_share": mode_shares.get(Mode.TRAIN_SHOOTING.name, 0.0),
             "defense_share": mode_shares.get(Mode.TRAIN_DEFENSE.name, 0.0),
-            "keep_mode": True,
-            "starter": 0,  # set in every phase, or that of the phase before would stay
+            **self.defaults,  # set in every phase, or those of the phase before would stay
             **settings,
         }
 

@@ -1,1 +1,1 @@
-"""Where a run plays: its fleet as the learner sees it, with opponents, shaped rewards and results of episodes."""
+"""Arena of a run: the learner's view of the fleet, with opponents, shaped rewards and results of episodes."""

@@ -1,4 +1,4 @@
-"""The learner's side of a fleet: opponents, shaped rewards and the results of episodes are dealt with here."""
+"""Learner's side of a fleet, with opponents, shaped rewards and results of episodes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.outcomes import final_observations
-from envfleet.training.arena.shaping import RewardShaper, Shaping, find_shaping
+from envfleet.training.arena.shaping import RewardShaper
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.events import Results
 from envfleet.training.games.players import idle_actions
 from envfleet.training.opponents.opponents import Entry, Opponents
 from envfleet.training.phases import Phase
+from envfleet.training.plan import Shaping
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArenaStep:
-    """What came of one step of an arena.
+    """Result of one step of an arena.
 
     Attributes:
-        observations: Of the seats that the learner has from now on, `(len(seats), …)`; where an episode ended, the
-            first one of the next.
-        transitions: To learn from: one for each seat that the learner had in this step, whose number is `env_indices`;
-            none for sub-environments that failed.
-        failed: Seats whose sub-environment failed and was rebuilt, so that their episode ended one step before, int64.
-        results: Of the episodes that ended, as player one saw them; `None` if none did.
+        observations: Observations of the learner's seats after the step, `(len(seats), …)`; the first observation of
+            the next episode where one ended.
+        transitions: Transitions to learn from, one per seat that the learner had in this step, with the seat as
+            `env_indices`; without those of failed sub-environments.
+        failed: Seats in sub-environments that failed and were rebuilt, int64; their episodes ended one step earlier.
+        results: Results of the finished episodes, for player one; `None` without any.
     """
 
     observations: NDArray[Any]
@@ -45,68 +46,67 @@ class ArenaStep:
 
 
 def column(infos: Mapping[str, Any], name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Return a number of the last moment of episodes that ended, one for each of `rows`; 0 where there is none."""
+    """Return an info value of the last step of finished episodes, one for each of `rows`; 0 if it is absent."""
     last = infos.get("final_info", {})
     return np.asarray(last[name])[rows] if name in last else np.zeros(len(rows), np.int64)
 
 
 def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64], num_envs: int) -> NDArray[np.float64]:
-    """Read a number of all sub-environments as of the step; where one `ended`, `infos` are of the next episode.
+    """Return an info value of the step for all sub-environments; rows in `ended` read it from `final_info`.
 
     Returns:
-        `(num_envs,)`; 0 where a sub-environment failed and was made anew.
+        `(num_envs,)`; 0 where a sub-environment failed and was rebuilt.
 
     Raises:
-        InvalidArgument: The environment does not tell that number.
+        InvalidArgument: The infos of the environment do not have the value.
     """
     if not len(ended) and name in infos:
         return np.array(infos[name], np.float64)
     numbers, has_ended = np.zeros(num_envs), np.zeros(num_envs, np.bool_)
     has_ended[ended] = True
-    for rows, told in ((~has_ended, infos), (has_ended, infos.get("final_info", {}))):
-        if name in told:
-            numbers[rows] = told[name][rows]
+    for rows, values in ((~has_ended, infos), (has_ended, infos.get("final_info", {}))):
+        if name in values:
+            numbers[rows] = values[name][rows]
         elif (rows & ~np.asarray(infos.get("_env_error", False))).any():
-            known = ", ".join(sorted(key for key in told if not key.startswith(("_", "final_")))) or "nothing"
+            known = ", ".join(sorted(key for key in values if not key.startswith(("_", "final_")))) or "nothing"
             raise InvalidArgument(
-                f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
-                "without it, or let the environment tell it in every step"
+                f"rewards use the info {name!r}, but the environment's infos have {known}: train without it, or return "
+                "it in the info of every step"
             )
     return numbers
 
 
 class Arena:
-    """What one learner sees of a fleet for one or two players, in `AutoresetMode.SAME_STEP`.
+    """Learner's view of a fleet for one or two players, with `AutoresetMode.SAME_STEP`.
 
-    With two players (observations `(N, 2, …)`, actions `(N, 2, …)`) the learner is player one. Its opponents are drawn
-    per episode: scripted ones play inside the environment, by its attribute `player_two`; networks act here, on what
-    player two saw in the same step. Rewards are those that are learned from; what the environment gave is in
-    `ArenaStep.results`.
+    In two-player games (observations `(N, 2, …)`, actions `(N, 2, …)`) the learner is player one. Opponents are drawn
+    per episode: scripted players act inside the environment, selected by its attribute `player_two`; networks act here,
+    on player two's observations. Rewards are the learner's; `ArenaStep.results` has the environment's.
 
-    What the learner does and sees is numbered by seats: seat i is player one of sub-environment i. With
-    `has_both_sides` there are 2N, seat N + i being player two of sub-environment i; the learner has it in episodes
-    against itself in which it explores on both sides.
+    Observations and actions of the learner are indexed by seat: seat i is player one of sub-environment i. With
+    `has_both_sides` there are 2N seats, and seat N + i is player two of sub-environment i; the learner has it in
+    episodes against itself in which it explores on both sides.
 
     Args:
-        fleet: In `SAME_STEP`. It is closed with the arena.
-        game: What is played; `None` in environments for one.
-        seed: Of the draws of opponents.
-        reward_scale: What all rewards are multiplied by.
-        has_both_sides: Whether the learner may have both sides.
-        learns_from_both_sides: Whether it then learns from either.
-        stopwatch: Told where the time goes.
+        fleet: Fleet with `SAME_STEP` autoreset; closed with the arena.
+        game: Two-player game; `None` for single-player environments.
+        seed: Seed of the draws of opponents.
+        reward_scale: Factor of the learner's reward.
+        has_both_sides: Whether the learner may play both sides.
+        learns_from_both_sides: Whether it then learns from both.
+        stopwatch: Stopwatch that measures where time is spent.
 
     Attributes:
-        fleet: The fleet inside.
-        game: What is played; `None` in environments for one.
-        num_envs: N.
-        single_observation_space: Of one player.
-        single_action_space: Likewise.
-        num_seats: N or 2N.
-        seats: Those that the learner has now, int64, ascending.
+        fleet: Fleet of the arena.
+        game: Two-player game; `None` for single-player environments.
+        num_envs: Number of sub-environments, N.
+        single_observation_space: Observation space of one player.
+        single_action_space: Action space of one player.
+        num_seats: Number of seats, N or 2N.
+        seats: Current seats of the learner, int64, ascending.
 
     Raises:
-        InvalidArgument: Players see or do neither arrays nor numbers.
+        InvalidArgument: Observations or actions of a player are neither arrays nor numbers.
     """
 
     def __init__(
@@ -148,27 +148,28 @@ class Arena:
 
     # ------------------------------------------------------------------ phases and resets
 
-    def begin_phase(self, phase: Phase, entries: Sequence[Entry] = ()) -> None:
-        """Play by the rules of a phase from the next `reset` on, which is due.
+    def begin_phase(self, phase: Phase, entries: Sequence[Entry] = (), shaping: Shaping | None = None) -> None:
+        """Apply the settings of a phase; call `reset` next.
 
         Args:
-            phase: Rewards and, with two players, modes.
-            entries: With two players: who the opponents are.
+            phase: Phase with the rewards and, in two-player games, the modes.
+            entries: Opponents of the phase, in two-player games.
+            shaping: The user's own shaping function.
         """
         self._shaper.begin_phase(phase)
-        self._shaping = None if phase.shaping is None else find_shaping(phase.shaping)
+        self._shaping = shaping
         if self.game is None:
             return
-        settings = self.game.settings(phase.environment.mode_shares, phase.environment.settings)
+        settings = self.game.settings(phase.environment.mode_shares, phase.environment.kwargs)
         for name, value in settings.items():
             self.fleet.set_attr(name, [value] * self.num_envs)
-        self._opponents.cast(entries)
+        self._opponents.set_entries(entries)
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
-        """Begin an episode everywhere, against opponents that are drawn anew.
+        """Begin an episode in all sub-environments, against newly drawn opponents.
 
         Args:
-            seed: As of the fleet.
+            seed: Seed, as in the fleet's `reset`.
 
         Returns:
             Observations of the learner's seats, `(len(seats), …)`.
@@ -187,7 +188,7 @@ class Arena:
         return self._seen
 
     def _seat_players(self, *, has_new_scripts: bool = True) -> None:
-        """Tell sub-environments which scripts play, and see in which seats the learner is."""
+        """Set the scripted players of sub-environments, and update the learner's seats."""
         if self.game is None:
             return
         if has_new_scripts and self.game.scripts:
@@ -216,7 +217,7 @@ class Arena:
         self.fleet.send(actions)
 
     def recv(self) -> ArenaStep:
-        """Wait for what comes of it; episodes that begin have their opponents then."""
+        """Wait for the step, and draw opponents for episodes that begin."""
         received, rewards, terminated, truncated, infos, _ = self.fleet.recv()
         self._watch.lap("wait")
         observations = after = self._packing.pack(received)
@@ -249,27 +250,27 @@ class Arena:
         ended: NDArray[np.int64],
         seen: NDArray[Any],
     ) -> NDArray[np.float64]:
-        """Return rewards to learn from in every seat; 0 for all players two if none is learned from."""
+        """Return the learner's rewards of all seats; 0 for player two if the learner does not learn from it."""
         shaped = np.zeros((self._views, self.num_envs))
         num_players = self._num_learned // self.num_envs if len(self._opponents.own_rows) else 1
         for player, suffix in enumerate(("", "_two")[:num_players]):
-            given = in_step(infos, "reward_two", ended, self.num_envs) if player else rewards
+            reward = in_step(infos, "reward_two", ended, self.num_envs) if player else rewards
             if self._shaping is not None:
                 arrays = (self._packing.unpacked(self._observations), self._actions, self._packing.unpacked(seen))
                 before, actions, after = arrays if self.game is None else (array[:, player] for array in arrays)
-                given = self._shaping(before, actions, given.copy(), after)  # the function may write into it
+                reward = self._shaping(before, actions, reward.copy(), after)  # the function may write into it
             terms = [in_step(infos, name + suffix, ended, self.num_envs) for name in self._shaper.terms]
-            shaped[player] = self._shaper.shape(given, terms, winners == (1, -1)[player])
+            shaped[player] = self._shaper.shape(reward, terms, winners == (1, -1)[player])
         return shaped.reshape(-1)
 
     def _end_episodes(
         self, rows: NDArray[np.int64], winners: NDArray[np.int64], truncated: NDArray[np.bool_], infos: dict[str, Any]
     ) -> Results:
-        """Return what episodes came to, one for each of `rows`, and begin the next ones there."""
+        """Return the results of the finished episodes of `rows`, and begin the next ones."""
         episodes, shaped_returns = self.fleet.engine.ended_episodes(), self._shaped_returns[rows]
         self._shaped_returns[rows] = 0.0
         nothing, names = ("",) * len(rows), () if self.game is None else self.game.modes
-        has_modes = bool(names) and "mode" in infos.get("final_info", {})  # else all of them ended by failures
+        has_modes = bool(names) and "mode" in infos.get("final_info", {})  # absent if all of them ended by failures
         results = Results(
             env_indices=rows,
             returns=episodes.returns,
@@ -293,7 +294,7 @@ class Arena:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes; `"fleet"` is the fleet's own, and pickles, or `None` if it has none."""
+        """Return the picklable state for checkpoints; `"fleet"` is `None` for environments without states."""
         try:
             state = self.fleet.get_state() if self.fleet.engine.traits.has_states else None
         except SubEnvError as error:
@@ -308,10 +309,10 @@ class Arena:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> NDArray[Any]:
-        """Take over the state of another, after `begin_phase` of the same phase; without states new episodes begin.
+        """Restore a state, after `begin_phase` of the same phase; without states of a fleet new episodes begin.
 
         Returns:
-            As `reset`.
+            Observations, as in `reset`.
         """
         if self.game is not None:
             self._opponents.load_state_dict(state["opponents"])

@@ -1,30 +1,25 @@
-"""Help for a learner: rewards shaped by terms of the game, with weights that change over a phase, or by a function."""
+"""Reward shaping by terms of the game, with weights that change over a phase."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument
-from envfleet.registry import find_own
 from envfleet.training.phases import Phase
-
-Shaping = Callable[[NDArray[Any], NDArray[Any], NDArray[np.float64], NDArray[Any]], NDArray[np.float64]]
-"""A function from observations, actions, rewards and next observations, each `(N, …)`, to rewards, `(N,)`."""
 
 
 def weight_at(episodes: NDArray[np.int64], start: float, final: float, hold: int, move: int) -> NDArray[np.float64]:
-    """Return a weight that depends on how many episodes of a phase have begun before.
+    """Return the scheduled weight of episodes of a phase.
 
     Args:
-        episodes: Numbers of episodes, counted from 0.
-        start: For the first `hold` episodes.
-        final: From `move` episodes later.
-        hold: Episodes.
-        move: Episodes over which it goes from one to the other, in a straight line.
+        episodes: Numbers of the episodes in the phase, from 0.
+        start: Weight of the first `hold` episodes.
+        final: Weight from `move` episodes later.
+        hold: Episodes with the initial weight.
+        move: Episodes of the linear transition.
 
     Examples:
         >>> weight_at(np.array([0, 600, 800, 1000]), start=20.0, final=1.5, hold=600, move=400)
@@ -35,43 +30,44 @@ def weight_at(episodes: NDArray[np.int64], start: float, final: float, hold: int
 
 
 class RewardShaper:
-    """Makes the learner's rewards of the environment's; each episode keeps the weights it began with.
+    """Reward shaper; each episode keeps the weights that it began with.
 
-    The learner's reward is `reward_scale` times the sum of the environment's reward, the game's terms by their
-    weights, and the bonus in the step that wins. The k-th episode of a phase to begin has the weights of k, whatever
-    the number of sub-environments is; those that begin together are numbered by row.
+    The learner's reward is `reward_scale` times the sum of the environment's reward, the weighted shaping terms of the
+    game, and the bonus in the step that wins. Weights depend on the order in which episodes of a phase begin, not on
+    the number of sub-environments; episodes that begin together are ordered by row.
 
     Args:
-        num_envs: Sub-environments.
-        reward_scale: What all is multiplied by.
-        terms: `Game.terms`.
+        num_envs: Number of sub-environments.
+        reward_scale: Factor of the learner's reward.
+        terms: Shaping terms, as in `Game.terms`.
 
     Attributes:
-        terms: Names in infos of the terms that this phase shapes by.
+        terms: Names in infos of the terms used in this phase.
     """
 
     def __init__(
         self, num_envs: int, reward_scale: float = 1.0, terms: Mapping[str, tuple[str, float, float, str]] | None = None
     ) -> None:
-        self._scale, self._keys = reward_scale, tuple(terms or {})
-        self._names = tuple(name for name, *_ in (terms or {}).values())
+        self._scale, self._terms = reward_scale, dict(terms or {})
+        self._names = tuple(name for name, *_ in self._terms.values())
         self.terms: tuple[str, ...] = ()
         self._begun = 0
         self._schedules: dict[int, tuple[float, float, int, int]] = {}  # by column of the weights: terms, then bonus
         self._weights = np.zeros((num_envs, len(self._names) + 1))
 
     def begin_phase(self, phase: Phase) -> None:
-        """Take the schedules of a phase; `begin_episodes` of all rows is to follow."""
+        """Use the schedules of a phase; call `begin_episodes` for all rows next."""
         self.terms = () if phase.reward_shaping is None else self._names
         self._begun, self._schedules = 0, {}
-        sections = [*((key, phase.reward_shaping) for key in self._keys), ("WIN_BONUS", phase.reward_bonus)]
-        for column, (key, section) in enumerate(sections):
-            if section is not None:
-                start, final = (getattr(section, f"{key}_{when}") for when in ("START", "FINAL"))
-                self._schedules[column] = (start, final, section.N, section.K)
+        if (shaping := phase.reward_shaping) is not None:
+            for column, (key, (_, initial, final, _)) in enumerate(self._terms.items()):
+                start, end = shaping.weights.get(f"{key}_START", initial), shaping.weights.get(f"{key}_FINAL", final)
+                self._schedules[column] = (start, end, shaping.N, shaping.K)
+        if (bonus := phase.reward_bonus) is not None:
+            self._schedules[len(self._terms)] = (bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
 
     def begin_episodes(self, rows: NDArray[Any]) -> None:
-        """Fix the weights of episodes that begin in these sub-environments, int64 `(E,)`, in ascending order."""
+        """Set the weights of episodes that begin in these sub-environments, int64 `(E,)`, in ascending order."""
         numbers = self._begun + np.arange(len(rows))
         self._begun += len(rows)
         self._weights[rows] = 0.0
@@ -81,11 +77,11 @@ class RewardShaper:
     def shape(
         self, rewards: NDArray[np.float64], terms: Sequence[NDArray[np.float64]], has_won: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """Make the learner's rewards of one step.
+        """Return the learner's rewards of one step.
 
         Args:
-            rewards: The environment's, `(num_envs,)`.
-            terms: In the order of the attribute, `(num_envs,)` each.
+            rewards: Rewards of the environment, `(num_envs,)`.
+            terms: Shaping terms, in the order of the attribute, each `(num_envs,)`.
             has_won: Whether the learner won its game in this step, `(num_envs,)`.
 
         Returns:
@@ -94,24 +90,3 @@ class RewardShaper:
         helped = sum(weights * term for weights, term in zip(self._weights.T, terms, strict=False))  # the bonus is last
         scaled: NDArray[np.float64] = self._scale * (rewards + self._weights[:, -1] * has_won + helped)
         return scaled
-
-
-def find_shaping(name: str) -> Shaping:
-    """Return the function of a phase's `shaping`, checked in every step.
-
-    Raises:
-        InvalidArgument: `"module:name"` cannot be imported, or is nothing that can be called.
-    """
-    function = find_own(name, "shaping")
-
-    def shape(
-        observations: NDArray[Any], actions: NDArray[Any], rewards: NDArray[np.float64], after: NDArray[Any]
-    ) -> NDArray[np.float64]:
-        shaped = np.asarray(function(observations, actions, rewards, after), np.float64)
-        if shaped.shape != rewards.shape:
-            raise InvalidArgument(
-                f"{name} returned rewards of shape {shaped.shape}, expected {rewards.shape}: return one number per row"
-            )
-        return shaped
-
-    return shape

@@ -1,4 +1,4 @@
-"""Where the seconds of a run go, and how fast it is."""
+"""Time spent by a run, and its speed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stopwatch:
         self._transitions, self._trained_s, self._speed = 0, 0.0, 0.0
 
     def begin(self) -> None:
-        """Count `elapsed_s` from now on."""
+        """Start counting `elapsed_s`."""
         self._began_s = time.perf_counter()
 
     @property
@@ -28,20 +28,20 @@ class Stopwatch:
         return time.perf_counter() - self._began_s
 
     def start(self) -> None:
-        """Forget the time since the last lap."""
+        """Discard the time since the last lap."""
         self._last_s = time.perf_counter()
 
     def lap(self, name: Lap) -> None:
-        """Say what the time since the last lap was spent on."""
+        """Add the time since the last lap to an activity."""
         now_s = time.perf_counter()
         self._totals[name] += now_s - self._last_s
         self._last_s = now_s
 
     def speed(self, transitions: int) -> float:
-        """Return transitions per second since the last call, evaluations left out; as it was then if there were none.
+        """Return transitions per second since the last call, without evaluations; the last value if there were none.
 
         Args:
-            transitions: Made so far.
+            transitions: Transitions of the run so far.
         """
         made, seconds = transitions - self._transitions, self.times.training - self._trained_s
         if made and seconds > 0:

@@ -1,6 +1,6 @@
-"""Games between two players: who sits where, and how many games are played at once."""
+"""Games between two players, many at once."""
 
-from envfleet.training.games.matches import Games, Rink, play
-from envfleet.training.games.players import Player, Seated, seat_player
+from envfleet.training.games.matches import Games, MatchConfig, play
+from envfleet.training.games.players import LoadedPlayer, Player, load_player
 
-__all__ = ["Games", "Player", "Rink", "Seated", "play", "seat_player"]
+__all__ = ["Games", "LoadedPlayer", "MatchConfig", "Player", "load_player", "play"]

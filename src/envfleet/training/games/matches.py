@@ -1,9 +1,10 @@
-"""Many games between two players, each game from its own seed.
+"""Many games between two players, each with its own seed.
 
-How many run at once changes how long it takes and nothing else: games are seeded one by one, and policies see each at
-its own place in batches of one size. For a matrix product may round a row differently in a batch of another size, or at
-another place in it, and a game of a few hundred steps can turn out otherwise for that. So policies are asked in blocks,
-and the place of a game in its block follows from its number alone.
+Problem. The number of simultaneous games must not change their results. A matrix product may round a row differently in
+a batch of another size or at another index, and that can change the outcome of a game of a few hundred steps.
+
+Solution. Games are seeded one by one. Policies act on blocks of a fixed number of rows, and the row of a game in its
+block depends on the number of the game only.
 """
 
 from __future__ import annotations
@@ -25,33 +26,33 @@ from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
 from envfleet.training.games.players import (
-    OwnPlayer,
+    LoadedPlayer,
     Player,
     Policy,
-    Seated,
+    UserPlayer,
     check_actions,
     idle_actions,
-    seat_player,
+    load_player,
 )
 from envfleet.training.phases import DEFAULT_GAME
 
 _ONE, _TWO = 0, 1
 BLOCK_ROWS = 128
 MOST_STEPS = 30_000
-"""Steps after which a game is cut, so that an evaluation ends though a game does not; Atari's have 27,000 at most."""
+"""Steps after which a game is cut off, so that every evaluation ends; Atari games have at most 27,000."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rink:
-    """Where games are played.
+class MatchConfig:
+    """Settings of a match between two players.
 
     Attributes:
-        game: Which.
-        engine: One of the game's; `None` for the first.
-        mode: One of the game's; `""` for the first.
-        settings: The game's, as in `environment.kwargs` of a configuration.
-        num_envs: Games at once, at most.
-        options: Of `envfleet.make`, where games are not compiled.
+        game: Game to play.
+        engine: Engine of the game; `None` for the first.
+        mode: Mode of the game; `""` for the first.
+        settings: Settings of the game, as in `environment.kwargs` of a configuration.
+        num_envs: Maximum number of simultaneous games.
+        options: Options of `envfleet.make`, for games that are not compiled.
     """
 
     game: Game = dataclasses.field(default_factory=lambda: known_game(DEFAULT_GAME))
@@ -70,29 +71,29 @@ class Rink:
             raise InvalidArgument(f"mode={self.mode!r}, but {self.game.name!r} has no modes: leave it out")
 
     def open(self, num_envs: int) -> Fleet:
-        """Make a fleet of games for two players."""
+        """Make a fleet of the game."""
         arguments = self.game.arguments(self.mode, self.settings)
         return open_fleet(self.game.source(self.engine), num_envs, self.options, **arguments)
 
 
 def open_fleet(env: Any, num_envs: int, options: Mapping[str, Any] | None = None, **env_kwargs: Any) -> Fleet:
-    """Make a fleet to play whole games in: compiled if it can be, else by options; without them in this process."""
+    """Make a fleet for whole games: a kernel if possible, else by `options`, which default to this process."""
     if names_kernel(env):
         return envfleet.make(env, num_envs, backend="kernel", **env_kwargs)
-    chosen = {"backend": "serial", "num_envs": num_envs, "workers": 1, **(options or {})}
-    fitting = {name: min(chosen[name], num_envs) for name in ("num_envs", "workers")}
-    return envfleet.make(env, **{**chosen, **fitting}, **env_kwargs)
+    fleet_options = {"backend": "serial", "num_envs": num_envs, "workers": 1, **(options or {})}
+    limits = {name: min(fleet_options[name], num_envs) for name in ("num_envs", "workers")}
+    return envfleet.make(env, **{**fleet_options, **limits}, **env_kwargs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Games:
-    """What came of G games, as columns, in order of their numbers.
+    """G games and their results, as columns, by number of the game.
 
     Attributes:
-        seeds: Of each, uint64 `(G,)`.
-        is_left: Whether the player had the first of the game's two seats, bool `(G,)`.
-        is_starting: Whether the player had the first move, in games where that is dealt, bool `(G,)`.
-        outcomes: 1 where the player won, -1 where the opponent did, 0 for a draw, int64 `(G,)`.
+        seeds: Seeds, uint64 `(G,)`.
+        is_left: Whether the player has the first of the game's two seats, bool `(G,)`.
+        is_starting: Whether the player has the first move, in games that assign it, bool `(G,)`.
+        outcomes: 1 where the player won, -1 where the opponent won, 0 for a draw, int64 `(G,)`.
         returns: Sum of the player's rewards, float64 `(G,)`.
         lengths: Steps, int64 `(G,)`.
     """
@@ -109,41 +110,41 @@ class Games:
 
 
 def play(
-    player: Player | Seated,
-    opponent: Player | Seated,
+    player: Player | LoadedPlayer,
+    opponent: Player | LoadedPlayer,
     games: int,
     *,
     seed: int = 0,
     side: str = "both",
-    rink: Rink | None = None,
+    match: MatchConfig | None = None,
     fleet: Fleet | None = None,
 ) -> Games:
     """Play games between two players, without exploration.
 
     Args:
-        player: A name that the game knows, `"random"`, `"my_package:MyOpponent"`, the path of a checkpoint, or anything
+        player: Name of a player of the game, `"random"`, `"my_package:MyOpponent"`, path of a checkpoint, or any object
             with `act_batch`.
-        opponent: Likewise.
-        games: How many.
-        seed: All games derive theirs from it; the first ones are the same for any number of games.
-        side: Where the player sits, one of the game's seats; with `"both"` even games in the first, odd ones in the
-            second. Players take turns in beginning: of four games in a row each player begins two.
-        rink: Where.
-        fleet: Fleet from `rink.open`, which stays open; by default one is opened and closed.
+        opponent: Opponent, in the same form.
+        games: Number of games.
+        seed: Seed that the seeds of all games derive from; the first ones are the same for any number of games.
+        side: Seat of the player; with `"both"` even games use the first, odd ones the second. Of four consecutive games
+            each player starts two.
+        match: Game, engine and number of simultaneous games.
+        fleet: Fleet from `match.open`, which stays open; by default one is opened and closed.
 
     Raises:
-        InvalidArgument: There is no such player, side or engine.
+        InvalidArgument: Unknown player, side or engine.
     """
-    rink = rink or Rink()
-    ready = [seat_player(one, game=rink.game, seed=2 * seed + k) for k, one in enumerate((player, opponent))]
-    plan = plan_games(rink.game, games, seed, side)
-    with contextlib.nullcontext(fleet) if fleet else rink.open(min(games, rink.num_envs)) as opened:
-        Table(opened, plan, ready, rink.game).play_all()
+    match = match or MatchConfig()
+    ready = [load_player(one, game=match.game, seed=2 * seed + k) for k, one in enumerate((player, opponent))]
+    plan = plan_games(match.game, games, seed, side)
+    with contextlib.nullcontext(fleet) if fleet else match.open(min(games, match.num_envs)) as opened:
+        MatchRunner(opened, plan, ready, match.game).play_all()
     return plan
 
 
 def plan_games(game: Game, games: int, seed: int = 0, side: str = "both") -> Games:
-    """Settle seeds, sides and starters of games that are not played yet; arguments are those of `play`."""
+    """Return games with seeds, sides and starters but without results; arguments as in `play`."""
     check_choice("side", side, (*game.seats, "both"))
     check_whole("games", games, 1)
     numbers = np.arange(games)
@@ -153,7 +154,7 @@ def plan_games(game: Game, games: int, seed: int = 0, side: str = "both") -> Gam
 
 
 def plan_episodes(episodes: int, seed: int = 0) -> Games:
-    """Settle the seeds of episodes for one that are not played yet."""
+    """Return single-player episodes with seeds but without results."""
     check_whole("episodes", episodes, 1)
     every = np.ones(episodes, np.bool_)
     return _planned(np.random.SeedSequence(seed).generate_state(episodes).astype(np.uint64), every, every)
@@ -164,31 +165,31 @@ def _planned(seeds: NDArray[np.uint64], is_left: NDArray[np.bool_], is_starting:
     return Games(seeds, is_left, is_starting, outcomes, np.zeros(len(seeds)), lengths)
 
 
-class Seating:
-    """Gives every sub-environment its games, one after the other.
+class GameSchedule:
+    """Assignment of games to sub-environments.
 
-    Which sub-environment plays a game is settled beforehand and not by who is free first, so that short games are not
-    counted more often than long ones.
+    Games are assigned in advance instead of to the next free sub-environment, which would bias the results towards
+    short games.
 
     Args:
-        num_games: Numbered from 0.
-        num_envs: Sub-environments; a multiple of 128 shares the games out most evenly.
+        num_games: Number of games.
+        num_envs: Number of sub-environments; a multiple of 128 distributes the games most evenly.
 
     Attributes:
-        games: Number of the game that each one plays, int64 `(num_envs,)`; -1 where there is none left.
-        places: Of that game in batches, int64 `(num_envs,)`; of the last one where there is none left.
+        games: Number of the current game, int64 `(num_envs,)`; -1 in idle sub-environments.
+        places: Row of the current or last game in batches, int64 `(num_envs,)`.
 
     Examples:
-        >>> seating = Seating(num_games=5, num_envs=2)
-        >>> seating.seat(np.array([0, 1])), seating.games
+        >>> schedule = GameSchedule(num_games=5, num_envs=2)
+        >>> schedule.seat(np.array([0, 1])), schedule.games
         (array([0, 1]), array([0, 1]))
-        >>> seating.seat(np.array([1])), seating.games
+        >>> schedule.seat(np.array([1])), schedule.games
         (array([1]), array([0, 3]))
     """
 
     def __init__(self, num_games: int, num_envs: int) -> None:
         self.num_places = -(-num_envs // BLOCK_ROWS) * BLOCK_ROWS
-        # No two sub-environments share a place, so that no two running games do.
+        # Two sub-environments never share a row, so two running games do not either.
         owners = np.arange(num_games) % self.num_places % num_envs
         self._order = np.argsort(owners, kind="stable")
         bounds = np.searchsorted(owners[self._order], np.arange(num_envs + 1))
@@ -198,14 +199,14 @@ class Seating:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Sub-environments that play."""
+        """Sub-environments with a running game."""
         return np.flatnonzero(self.games >= 0)
 
     def seat(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give these sub-environments, whose games are over, their next ones.
+        """Assign the next games to sub-environments with finished games.
 
         Returns:
-            Those of them that got one.
+            Sub-environments that received a game.
         """
         seated: NDArray[np.int64] = rows[self._next[rows] < self._ends[rows]]
         self.games[rows] = -1
@@ -215,17 +216,17 @@ class Seating:
         return seated
 
 
-class SeatedPolicy:
-    """A policy that sees every game at the game's own place.
+class BlockPolicy:
+    """Policy that always sees a game in the same row of its batch.
 
     Args:
-        policy: Acts without exploration.
-        seating: Of the games.
-        unpacked: From packed observations to those that the policy gets.
+        policy: Policy, which acts without exploration.
+        schedule: Assignment of games.
+        unpacked: Function from packed observations to those of the policy.
     """
 
-    def __init__(self, policy: Policy, seating: Seating, unpacked: Callable[[NDArray[Any]], Any]) -> None:
-        self._policy, self._seating, self._unpacked = policy, seating, unpacked
+    def __init__(self, policy: Policy, schedule: GameSchedule, unpacked: Callable[[NDArray[Any]], Any]) -> None:
+        self._policy, self._schedule, self._unpacked = policy, schedule, unpacked
         self._inputs: NDArray[Any] | None = None
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
@@ -235,51 +236,51 @@ class SeatedPolicy:
             observations: `(num_envs, …)`.
 
         Returns:
-            `(num_envs, …)`, also where no game is left, as those sub-environments step on.
+            `(num_envs, …)`, including idle sub-environments, which are stepped too.
         """
-        seating, places = self._seating, self._seating.places
+        schedule, places = self._schedule, self._schedule.places
         if self._inputs is None:
-            # Places without a game hold an observation of the space, which zeros may not be.
-            self._inputs = np.repeat(observations[:1], seating.num_places, axis=0)
+            # Rows without a game need a valid observation of the space; zeros may not be valid.
+            self._inputs = np.repeat(observations[:1], schedule.num_places, axis=0)
         self._inputs[places] = observations
         blocks, chosen = self._inputs.reshape(-1, BLOCK_ROWS, *observations.shape[1:]), list[NDArray[Any]]()
         for number, block in enumerate(blocks):
             numbers = np.arange(BLOCK_ROWS) + number * BLOCK_ROWS
-            more: Any = {"env_indices": numbers} if isinstance(self._policy, OwnPlayer) else {}
+            more: Any = {"env_indices": numbers} if isinstance(self._policy, UserPlayer) else {}
             chosen.append(np.asarray(self._policy.act_batch(self._unpacked(block), deterministic=True, **more)))
         return np.concatenate(chosen)[places]
 
     def begin(self, rows: NDArray[np.int64]) -> None:
-        """Tell a player of a class of the user's own that games begin in these sub-environments."""
-        if isinstance(self._policy, OwnPlayer):
-            self._policy.begin_episodes(self._seating.places[rows])
+        """Notify a player of the user's own class that games begin in these sub-environments."""
+        if isinstance(self._policy, UserPlayer):
+            self._policy.begin_episodes(self._schedule.places[rows])
 
 
-class Table:
-    """Games under way; it writes what comes of them into `games`.
+class MatchRunner:
+    """Runner of games; writes the results into `games`.
 
     Args:
-        fleet: Where they are played, one per sub-environment at a time.
-        games: As planned.
-        players: The player and its opponent; where nobody plays against it, the player alone.
-        game: What is played; `None` for environments for one.
+        fleet: Fleet that the games are played in, one per sub-environment at a time.
+        games: Games without results.
+        players: Player and opponent; the player alone in single-player environments.
+        game: Two-player game; `None` for single-player environments.
 
     Attributes:
-        seating: Of the games.
-        returns: Of the running games, of player one and two, float64 `(N, 2)`.
-        lengths: Of the running games, int64 `(N,)`.
+        schedule: Assignment of games.
+        returns: Returns of player one and two in the running games, float64 `(N, 2)`.
+        lengths: Steps of the running games, int64 `(N,)`.
     """
 
-    def __init__(self, fleet: Fleet, games: Games, players: Sequence[Seated], game: Game | None) -> None:
+    def __init__(self, fleet: Fleet, games: Games, players: Sequence[LoadedPlayer], game: Game | None) -> None:
         if game is None:
-            found = fleet.single_observation_space, fleet.single_action_space
-            check_spaces(spaces_of(players[0].policy), "the agent", found, "the environment")
+            env_spaces = fleet.single_observation_space, fleet.single_action_space
+            check_spaces(spaces_of(players[0].policy), "the agent", env_spaces, "the environment")
         self._fleet, self._games, self._game = fleet, games, game
-        self.seating = Seating(len(games), fleet.num_envs)
+        self.schedule = GameSchedule(len(games), fleet.num_envs)
         self._scripts = [player.script for player in players]
         acting = {number: player.policy for number, player in enumerate(players) if player.policy is not None}
         self._packing = packing = Packing(fleet.single_observation_space)
-        self._policies = {k: SeatedPolicy(policy, self.seating, packing.unpacked) for k, policy in acting.items()}
+        self._policies = {k: BlockPolicy(policy, self.schedule, packing.unpacked) for k, policy in acting.items()}
         self._every = np.arange(fleet.num_envs)
         self._seats = np.zeros(fleet.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
         self._actions = idle_actions(fleet.single_action_space, fleet.num_envs)
@@ -295,10 +296,10 @@ class Table:
         """Play all games, step by step.
 
         Yields:
-            Sub-environments whose games ended in this step; none after some have begun.
+            Sub-environments with games that ended in this step; empty right after games began.
         """
         observations = self._begin(self._every, self._packing.pack(self._fleet.reset()[0]))
-        while len(self.seating.rows):
+        while len(self.schedule.rows):
             ended = self._every[:0]
             yield ended
             while not len(ended):
@@ -311,26 +312,26 @@ class Table:
         observed, rewards, terminated, truncated, infos = self._fleet.step(self._actions)
         self.returns[:, _ONE] += rewards
         self.lengths += 1
-        is_endless = (self.lengths >= MOST_STEPS) & ~(terminated | truncated) & (self.seating.games >= 0)
+        is_endless = (self.lengths >= MOST_STEPS) & ~(terminated | truncated) & (self.schedule.games >= 0)
         if is_endless.any():
             warnings.warn(
-                f"a game had no end after {MOST_STEPS:,} steps and was cut there: give the environment a time limit",
+                f"a game had not ended after {MOST_STEPS:,} steps and was cut off: give the environment a time limit",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        ended = np.flatnonzero((terminated | truncated | is_endless) & (self.seating.games >= 0))
+        ended = np.flatnonzero((terminated | truncated | is_endless) & (self.schedule.games >= 0))
         if self._game is not None:
-            self.returns[:, _TWO] += infos.get("reward_two", 0.0)  # there are none if all had to be made anew
+            self.returns[:, _TWO] += infos.get("reward_two", 0.0)  # absent if all sub-environments were rebuilt
         if len(ended):
             self._note(ended, np.asarray(infos.get("winner", np.zeros(len(rewards))))[ended])
         return self._packing.pack(observed), ended
 
     def _begin(self, rows: NDArray[np.int64], observations: NDArray[Any]) -> NDArray[Any]:
-        """Begin the next games in these sub-environments; returns all observations, also the first ones of those."""
-        rows = self.seating.seat(rows)
+        """Begin the next games in these sub-environments; return the observations of all sub-environments."""
+        rows = self.schedule.seat(rows)
         for policy in self._policies.values():
             policy.begin(rows)
-        numbers = self.seating.games[rows]
+        numbers = self.schedule.games[rows]
         deals = np.stack((self._games.is_left[numbers], self._games.is_starting[numbers]), axis=1)
         self._seats[rows], self.returns[rows], self.lengths[rows] = ~deals[:, 0], 0, 0
         for is_left, is_starting in np.unique(deals, axis=0).tolist():
@@ -351,7 +352,7 @@ class Table:
                 self._actions[self._every, side] = check_actions(chosen, len(chosen), self._game, "a player")
 
     def _note(self, rows: NDArray[np.int64], winners: NDArray[Any]) -> None:
-        numbers, seats = self.seating.games[rows], self._seats[rows]
+        numbers, seats = self.schedule.games[rows], self._seats[rows]
         self._games.outcomes[numbers] = np.where(seats == _ONE, winners, -winners)
         self._games.returns[numbers] = self.returns[rows, seats]
         self._games.lengths[numbers] = self.lengths[rows]

@@ -1,4 +1,4 @@
-"""Who can sit at the table: scripted players by name, agents, checkpoints."""
+"""Players of a game: scripted players by name, agents, checkpoints, and the user's own classes."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from numpy.typing import NDArray
 
 from envfleet.agents import load_agent
 from envfleet.agents.randomness import Random
-from envfleet.envs.games import RANDOM, Game, check_spaces, known_game, spaces_of
+from envfleet.envs.games import Game, check_spaces, known_game, spaces_of
 from envfleet.errors import InvalidArgument
-from envfleet.registry import find_own
+from envfleet.registry import RANDOM, find_own
 from envfleet.training.phases import DEFAULT_GAME, SCRIPT
 
 
 class Policy(Protocol):
-    """Whoever chooses actions for many observations at once: every agent does."""
+    """Object that chooses actions for a batch of observations, such as an agent."""
 
     def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
-        """Choose an action for every observation, `(N, …)`."""
+        """Choose an action for each observation, `(N, …)`."""
         ...
 
 
 Player = str | Path | Policy
-"""A name that the game knows, `"random"`, `"my_package:MyOpponent"`, the path of a checkpoint or of a run, or anything
+"""Name of a player of the game, `"random"`, `"my_package:MyOpponent"`, path of a checkpoint or of a run, or any object
 with `act_batch`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Seated:
-    """A player that is ready to play.
+class LoadedPlayer:
+    """Loaded player.
 
     Attributes:
-        name: To show.
-        script: Number of a scripted player, which the environment plays; 0: `policy` does.
-        policy: `None` for scripted players.
+        name: Display name.
+        script: Number of a scripted player inside the environment; 0 if `policy` acts.
+        policy: Policy; `None` for scripted players.
     """
 
     name: str
@@ -48,18 +48,18 @@ class Seated:
 
 
 def idle_actions(space: spaces.Space[Any], num_rows: int) -> NDArray[Any]:
-    """Return actions of nobody, `(num_rows, …)`: zeros, or the first of each choice."""
+    """Return actions of an idle player, `(num_rows, …)`: zeros, or the first of each choice."""
     shape = (num_rows, *(space.shape or ()))
     return np.full(shape, getattr(space, "start", 0), space.dtype)
 
 
 class RandomPlayer:
-    """Draws every action from the action space, also where others do not explore.
+    """Player that samples each action from the action space, even when asked to be deterministic.
 
     Args:
-        observation_space: Of one player.
-        action_space: Of one player.
-        rng: Draws.
+        observation_space: Observation space of one player.
+        action_space: Action space of one player.
+        rng: Generator of all draws.
     """
 
     def __init__(
@@ -76,26 +76,26 @@ class RandomPlayer:
         return self._space.sample()
 
 
-class OwnPlayer:
-    """A player of a class, with a generator of its own.
+class UserPlayer:
+    """Player of the user's own class, with its own random generator.
 
-    A player that has a state of its own for each episode has a method `begin_episodes(env_indices)`, which is called
-    with the numbers of its episodes that begin, int64 `(M,)`; its `act_batch` is then also passed `env_indices=`, the
-    number of each row. When a run is resumed, running episodes begin for it anew.
+    A player with state per episode has a method `begin_episodes(env_indices)`, which receives the indices of new
+    episodes, int64 `(M,)`; its `act_batch` then also receives `env_indices=`, the index of each row. When a run is
+    resumed, running episodes begin again for the player.
 
     Args:
-        kind: `"random"`, or `"module:Name"` of what is called with the spaces of observations and actions of one
-            player, a NumPy generator for all draws, and the keywords; what it makes has `act_batch(observations,
-            deterministic)`. What it does may depend on nothing else, or a run that is resumed goes on otherwise.
-        game: That it plays.
-        seed: Of the generator.
-        **kwargs: For the class.
+        kind: `"random"`, or `"module:Name"` of a callable with the arguments `(observation_space, action_space, rng,
+            **kwargs)`, which returns an object with `act_batch(observations, deterministic)`. Its actions may depend on
+            nothing else, or a resumed run differs.
+        game: Game to play.
+        seed: Seed of the generator.
+        **kwargs: Keyword arguments of the callable.
 
     Attributes:
-        random: The generator, with its state.
+        random: The generator and its state.
 
     Raises:
-        InvalidArgument: There is no such class, it does not take these arguments, or what it makes has no `act_batch`.
+        InvalidArgument: Unknown class, arguments that it does not accept, or an object without `act_batch`.
     """
 
     def __init__(self, kind: str, game: Game, seed: int, **kwargs: Any) -> None:
@@ -106,14 +106,14 @@ class OwnPlayer:
             self._player = make(game.observation_space, game.action_space, self.random.numpy, **kwargs)
         except TypeError as error:
             raise InvalidArgument(
-                f"{self._name} cannot be made ({error}): let it take (observation_space, action_space, rng) and its "
-                "kwargs"
+                f"{self._name} cannot be constructed ({error}): accept (observation_space, action_space, rng) and the "
+                "keyword arguments"
             ) from error
         _check_acts(self._player)
         self._has_episodes = callable(getattr(self._player, "begin_episodes", None))
 
     def begin_episodes(self, env_indices: NDArray[np.int64]) -> None:
-        """Tell the player, if it wants to know, that these of its episodes begin."""
+        """Notify the player that these episodes begin, if it has a method for it."""
         if self._has_episodes and len(env_indices):
             self._player.begin_episodes(env_indices)
 
@@ -131,48 +131,53 @@ def check_actions(actions: Any, rows: int, game: Game, name: str) -> NDArray[Any
     """Return a player's actions as an array.
 
     Raises:
-        InvalidArgument: There is not one of the game's for every row.
+        InvalidArgument: The shape or dtype does not fit the game's action space.
     """
     space: Any = game.action_space
-    found, expected = np.asarray(actions), (rows, *space.shape)
-    if found.shape != expected or (space.dtype.kind in "iu" and found.dtype.kind not in "iub"):
+    array, expected = np.asarray(actions), (rows, *space.shape)
+    if array.shape != expected or (space.dtype.kind in "iu" and array.dtype.kind not in "iub"):
         raise InvalidArgument(
-            f"{name} returned actions of shape {found.shape} and {found.dtype}, expected {expected}: return one per "
+            f"{name} returned actions of shape {array.shape} and {array.dtype}, expected {expected}: return one per "
             f"row, in {space}"
         )
-    return found
+    return array
 
 
-def seat_player(
-    player: Player | Seated, name: str | None = None, *, game: Game | None = None, seed: int = 0, trust: bool = False
-) -> Seated:
-    """Make a player ready to play.
+def load_player(
+    player: Player | LoadedPlayer,
+    name: str | None = None,
+    *,
+    game: Game | None = None,
+    seed: int = 0,
+    trust: bool = False,
+) -> LoadedPlayer:
+    """Load a player.
 
     Args:
-        player: Who; the folder of a run stands for its best checkpoint, as in `load_agent`. One that is ready stays as
-            it is.
-        name: To show; by default the known name, `name_of` a file or folder, or the kind of the agent.
-        game: That it is to play; by default the first of `registry.GAMES`.
-        seed: Of its draws, if it is random or of a class of the user's own.
+        player: Player; the folder of a run means its best checkpoint, as in `load_agent`. A loaded player is returned
+            unchanged.
+        name: Display name; by default the name of the player, `name_of` a file or folder, or the agent's algorithm.
+        game: Game to play; by default the first of `registry.GAMES`.
+        seed: Seed of the draws of a random player or of the user's own class.
         trust: As in `load_agent`, for a file.
 
     Raises:
-        InvalidArgument: There is no such player, or it plays something else.
+        InvalidArgument: Unknown player, or a player of another game.
     """
-    if isinstance(player, Seated):
+    if isinstance(player, LoadedPlayer):
         return player
     game = game or known_game(DEFAULT_GAME)
-    player = getattr(player, "script", player)  # one that the environment plays better: it draws from the game's seed
+    player = getattr(player, "script", player)  # the environment's own version draws from the game's seed
     if isinstance(player, str) and (script := player.removeprefix(SCRIPT)) in game.scripts:
-        return Seated(name or script, game.scripts[script])
+        return LoadedPlayer(name or script, game.scripts[script])
     if player == RANDOM or (isinstance(player, str) and ":" in player and not Path(player).exists()):
-        return Seated(name or player, policy=OwnPlayer(player, game, seed))
+        return LoadedPlayer(name or player, policy=UserPlayer(player, game, seed))
     if isinstance(player, (str, Path)):
         path = game.files.get(str(player), Path(player))
         if not path.exists():
             known = ", ".join(map(repr, (*game.scripts, *game.files, RANDOM)))
             raise InvalidArgument(
-                f"there is no player {str(path)!r}, expected {known}, the file of a checkpoint or the folder of a run: "
+                f"unknown player {str(path)!r}, expected {known}, the file of a checkpoint or the folder of a run: "
                 "check the path"
             )
         agent: Any = load_agent(path, num_envs=1, trust=trust)
@@ -181,11 +186,11 @@ def seat_player(
         agent, shown = player, name or str(getattr(player, "name", type(player).__name__))
     _check_acts(agent)
     check_spaces(spaces_of(agent), shown, spaces_of(game), f"a player of {game.name}")
-    return Seated(shown, policy=cast(Policy, agent))
+    return LoadedPlayer(shown, policy=cast(Policy, agent))
 
 
 def name_of(player: str | Path) -> str:
-    """Return what a player in a file is called: after the folder of its run, or the file without its suffix."""
+    """Return the name of a player in a file: the folder of its run, or the file name without suffix."""
     path = Path(player)
     return path.resolve().name if path.is_dir() else path.stem
 

@@ -1,4 +1,4 @@
-"""Games to look at: one picture after the other, with who plays, score and clock above; and games against a person."""
+"""Rendered games: frames with names, score and clock; and games against a person."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from numpy.typing import NDArray
 import envfleet
 from envfleet.envs.games import Game
 from envfleet.errors import MissingDependency
-from envfleet.training.games.matches import Table, plan_episodes, plan_games
-from envfleet.training.games.players import Seated
+from envfleet.training.games.matches import MatchRunner, plan_episodes, plan_games
+from envfleet.training.games.players import LoadedPlayer
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
 _PAPER, _INK = (34, 34, 34), (255, 255, 255)
 _PIXELS_PER_LETTER_SIZE = 25  # of a picture's height
-_END_S = 0.5  # that the last picture of a game stays
+_END_S = 0.5  # display time of the last frame of a game
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moment:
-    """A game at one of its steps.
+    """State of a game after a step.
 
     Attributes:
-        game: Its number.
-        step: Steps played.
+        game: Number of the game.
+        step: Steps so far.
         is_left: Whether the player has the first of the game's two seats.
-        frame: The picture, uint8 `(height, width, 3)`, where the environment renders to arrays.
-        outcome: At its last moment 1 if the player won, -1 if the opponent did, 0 for a draw; else `None`.
-        total: Of an episode for one: its return so far.
-        is_last: Whether it ends with this.
+        frame: Rendered frame, uint8 `(height, width, 3)`, if the environment renders to arrays.
+        outcome: After the last step 1 if the player won, -1 if the opponent won, 0 for a draw; otherwise `None`.
+        total: Return so far, in single-player environments.
+        is_last: Whether the game has ended.
     """
 
     game: int
@@ -48,47 +48,47 @@ class Moment:
 
 
 class Person:
-    """A person at the keyboard as a policy.
+    """Policy of a person at the keyboard.
 
     Args:
-        hands: From `Game.person`.
+        keyboard: Keyboard player from `Game.person`.
     """
 
-    def __init__(self, hands: Any) -> None:
-        self._hands = hands
+    def __init__(self, keyboard: Any) -> None:
+        self._keyboard = keyboard
 
     def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
-        """Return what the keyboard says, for every row."""
-        return np.stack([self._hands.act(observations[0])] * len(observations))
+        """Return the action of the pressed keys, for each row."""
+        return np.stack([self._keyboard.act(observations[0])] * len(observations))
 
 
 def show_games(
     env: gym.Env[Any, Any],
-    players: Sequence[Seated],
+    players: Sequence[LoadedPlayer],
     games: int,
     *,
     seed: int = 0,
     side: str = "both",
     game: Game | None = None,
 ) -> Iterator[Moment]:
-    """Play games, or episodes for one, one after the other: the first ones that an evaluation with this seed counts.
+    """Play games one after the other: the first games of an evaluation with the same seed.
 
     Args:
-        env: Shows or draws them, as its `render_mode` says; of a game from `Game.open`.
-        players: The player and its opponent; in environments for one the player alone.
-        games: How many.
-        seed: Of the games.
-        side: Where the player sits.
-        game: That is played; `None` for environments for one.
+        env: Environment that renders in its `render_mode`; for two-player games from `Game.open`.
+        players: Player and opponent; the player alone in single-player environments.
+        games: Number of games or episodes.
+        seed: Seed of the games.
+        side: Seat of the player.
+        game: Two-player game; `None` for single-player environments.
 
     Yields:
-        Every moment of every game; the environment is closed after the last.
+        State of the game after each step; the environment is closed after the last.
     """
     plan = plan_episodes(games, seed) if game is None else plan_games(game, games, seed, side)
     with envfleet.make(lambda: env, 1, backend="serial") as fleet:
-        table = Table(fleet, plan, players, game)
+        table = MatchRunner(fleet, plan, players, game)
         for ended in table.play():
-            number, is_last = int(table.seating.games[0]), len(ended) > 0
+            number, is_last = int(table.schedule.games[0]), len(ended) > 0
             yield Moment(
                 game=number,
                 step=int(table.lengths[0]),
@@ -101,7 +101,7 @@ def show_games(
 
 
 def wants_to_leave() -> bool:
-    """Return whether somebody closed the window or pressed Escape since this was last asked."""
+    """Return whether the window was closed or Escape was pressed since the last call."""
     import pygame
 
     if not pygame.display.get_init():  # the window is not pygame's
@@ -113,19 +113,19 @@ def wants_to_leave() -> bool:
 def caption_frames(
     moments: Iterable[Moment], player: str, opponent: str | None = None, *, fps: float = 50.0
 ) -> Iterator[NDArray[np.uint8]]:
-    """Write names, score and clock above the pictures of games.
+    """Add a band with names, score and clock above the frames of games.
 
-    Of games for two: either's name on its side, the games each has won so far, the seconds of this one. Of episodes
-    for one: name, return so far, step. The last picture of a game stays for half a second.
+    Two-player games show each player's name on its side, the games won so far, and the seconds of this game;
+    single-player episodes show name, return so far and step. The last frame of a game is repeated for half a second.
 
     Args:
-        moments: With pictures.
+        moments: States with frames.
         player: Name of the player.
-        opponent: Name of the opponent; `None` where nobody plays against it.
-        fps: Pictures shown in a second, and steps of a second of the game.
+        opponent: Name of the opponent; `None` in single-player environments.
+        fps: Frames per second, and steps per second of game time.
 
     Yields:
-        Pictures, uint8 `(height, width, 3)`, higher by a band than those of the moments.
+        Frames, uint8 `(height, width, 3)`, taller than those of the states by the height of the band.
 
     Raises:
         MissingDependency: Pillow is not installed.
@@ -146,11 +146,11 @@ def caption_frames(
 
 
 def add_band(frame: NDArray[np.uint8], texts: tuple[str, str, str]) -> NDArray[np.uint8]:
-    """Return a picture with a band above it that has three texts: left, in the middle, right; long ones are cut."""
+    """Return a frame with a band above it and three texts: left, center, right; long texts are shortened."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
-        raise MissingDependency("texts in films need pillow: pip install 'envfleet[video]'") from error
+        raise MissingDependency("captions of videos need pillow: pip install 'envfleet[video]'") from error
     height, width, _ = frame.shape
     size = max(height // _PIXELS_PER_LETTER_SIZE, 9)
     font: Any = ImageFont.load_default(size)
@@ -167,7 +167,7 @@ def add_band(frame: NDArray[np.uint8], texts: tuple[str, str, str]) -> NDArray[n
 
 
 def _cut(text: str, font: FreeTypeFont, most: float) -> str:
-    """Return as much of a text as fits, from its end, where names of files differ."""
+    """Return the longest end of a text that fits; names of files differ at their ends."""
     shown = text
     while font.getlength(shown) > most and len(shown) > 1:
         shown = f"…{shown[2:]}"

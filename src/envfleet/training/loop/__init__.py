@@ -1,1 +1,1 @@
-"""The one training loop: what it learns by, what ends it, what it tells, what it keeps."""
+"""Training loop: learners, curriculum, evaluations, and the trainer."""

@@ -1,4 +1,4 @@
-"""Where a run is in its curriculum, and what it has counted: figures of updates, latest returns, evaluations."""
+"""Position of a run in its curriculum, and its counters: metrics of updates, latest returns, evaluations."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import numpy as np
 
 from envfleet.agents.means import Means
 from envfleet.training.evaluation import wilson
-from envfleet.training.events import Examination, Results
+from envfleet.training.events import EvaluationSummary, Results
 from envfleet.training.phases import Phase
 
 _LATEST = 100  # episodes
 
 
 class Tally:
-    """Counts what a run has done, and says where in its curriculum that is.
+    """Counters of a run and its position in the curriculum.
 
-    Counts are over all sub-environments: a phase of 1,000 episodes has as many with one of them as with 64.
+    Counts are over all sub-environments: a phase of 1,000 episodes is equally long with 1 and with 64 of them.
 
     Args:
-        phases: In order, at least one.
+        phases: Phases in order, at least one.
 
     Attributes:
-        phases: These.
-        index: Of the phase that is played, from 0; the number of phases once all are done.
-        transitions: Made so far.
-        episodes: Ended so far.
-        figures: What calls of an agent's `update` returned, since they were last told.
-        examination: The latest; `None` before the first.
-        examined_at: Transitions at that time.
-        is_examination_due: Whether one was begun and not finished.
+        phases: Phases of the curriculum.
+        index: Index of the current phase, from 0; the number of phases after the end.
+        transitions: Transitions so far.
+        episodes: Finished episodes so far.
+        figures: Metrics returned by the agent's `update` since the last report.
+        evaluation: Latest evaluation; `None` before the first.
+        evaluated_at: Transitions at the latest evaluation.
+        is_evaluation_due: Whether an evaluation was started but not finished.
     """
 
-    is_examination_due = False
-    _extended_to: int | None = None  # transitions until which the last phase goes on after its own end
+    is_evaluation_due = False
+    _extended_to: int | None = None  # transitions at which an extended last phase ends
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.phases = tuple(phases)
@@ -45,8 +45,8 @@ class Tally:
         self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
         self._has_games = False
         self._best = -math.inf
-        self.examination: Examination | None = None
-        self.examined_at: int | None = None
+        self.evaluation: EvaluationSummary | None = None
+        self.evaluated_at: int | None = None
         self._begin_phase()
 
     def _begin_phase(self) -> None:
@@ -58,27 +58,27 @@ class Tally:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether all phases are done."""
+        """True once all phases are finished."""
         return self.index == len(self.phases)
 
     @property
     def phase_index(self) -> int:
-        """Return the place of the phase that is played, or of the last one once all are done."""
+        """Index of the current phase; of the last one after the end."""
         return min(self.index, len(self.phases) - 1)
 
     @property
     def phase(self) -> Phase:
-        """Return that phase."""
+        """Current phase; the last one after the end."""
         return self.phases[self.phase_index]
 
     @property
     def is_phase_over(self) -> bool:
-        """Return whether `advance` is due: the phase has its length, or the learner wins as often as it asks for."""
+        """True once the phase has reached its length or its win rate, so that `advance` follows."""
         return not self.is_finished and (self._phase_share >= 1.0 or self._is_promoted())
 
     @property
     def _phase_share(self) -> float:
-        """How much of the phase is done, from 0 to 1."""
+        """Finished share of the phase, from 0 to 1."""
         phase = self.phase
         if self._extended_to is not None:
             return min(self.transitions / self._extended_to, 1.0)
@@ -89,11 +89,11 @@ class Tally:
 
     @property
     def share(self) -> float:
-        """Return how much of the curriculum is done, from 0 to 1, all phases alike."""
+        """Finished share of the curriculum, from 0 to 1; all phases count equally."""
         return 1.0 if self.is_finished else (self.index + self._phase_share) / len(self.phases)
 
     def advance(self) -> None:
-        """Go on to the next phase, or to the end; what has been counted belongs to the last one."""
+        """Continue with the next phase, or finish; counts so far belong to the previous phase."""
         self.index += 1
         self._begin_phase()
 
@@ -111,7 +111,7 @@ class Tally:
     # ------------------------------------------------------------------ counts
 
     def count(self, transitions: int, results: Results | None = None) -> None:
-        """Take in a round: the transitions made in it, and the episodes that ended."""
+        """Add a round: its transitions and the episodes that ended in it."""
         self.transitions += transitions
         if results is not None:
             self.episodes += len(results)
@@ -122,7 +122,7 @@ class Tally:
 
     @property
     def has_latest(self) -> bool:
-        """Return whether 100 episodes have ended, so that `latest` is of as many."""
+        """True once 100 episodes have ended, so that `latest` covers 100."""
         return len(self._latest) == _LATEST
 
     def latest(self) -> dict[str, float]:
@@ -134,9 +134,9 @@ class Tally:
         rates = {"win_rate": float((winners > 0).mean()), "loss_rate": float((winners < 0).mean())}
         return means | rates if self._has_games else means
 
-    def take_examination(self, found: Examination) -> bool:
-        """Take in an evaluation; whether it is the best so far."""
-        self.examination, self.examined_at, self.is_examination_due = found, self.transitions, False
-        is_best = found.score > self._best
-        self._best = max(self._best, found.score)
+    def add_evaluation(self, summary: EvaluationSummary) -> bool:
+        """Add an evaluation; return whether it is the best so far."""
+        self.evaluation, self.evaluated_at, self.is_evaluation_due = summary, self.transitions, False
+        is_best = summary.score > self._best
+        self._best = max(self._best, summary.score)
         return is_best

@@ -1,7 +1,7 @@
-"""How agents of either kind learn from the rounds of a run: from a replay buffer, or from slabs.
+"""Learners: updates of off-policy agents from a replay buffer, and of PPO from rollouts.
 
-In each round a run calls `learn` while sub-environments step, then `take` with what came of it. The agent acts in all
-seats of an arena, so those are its sub-environments.
+In each round a run calls `learn` while sub-environments step, then `take` with the transitions. The agent acts in all
+seats of the arena, so its sub-environments are those seats.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from numpy.typing import NDArray
 
 from envfleet.agents import Agent, OffPolicyAgent, SlabAgent, SlabWriter, Transitions
 from envfleet.agents.off_policy import Learnt
-from envfleet.training.config import RunConfig
+from envfleet.training.plan import RunPlan
 
 _SWITCH_INTERVAL_S = 1e-4  # between updates the thread needs the GIL, which games in Python keep for 5 ms by default
 _ROUNDING = 1e-9  # so that ten times 0.1 is one update
 
 
 class UpdateSchedule:
-    """Counts transitions and tells how many updates they are worth.
+    """Schedule of updates by transitions or by rounds.
 
-    Per transition, what is learned from a transition does not depend on `num_envs`; fractions add up. Per round, a
-    round of many sub-environments is worth no more than a round of one, which is faster and learns less from each
-    transition.
+    Updates per transition make learning independent of `num_envs`; fractions accumulate. With updates per round, a
+    round counts the same for any number of sub-environments, which is faster and learns less from each transition.
 
     Args:
-        per_transition: Updates for one transition.
-        per_round: Updates for one step of the whole fleet, instead.
-        warmup: Transitions before the first that counts.
+        per_transition: Updates per transition.
+        per_round: Updates per step of the whole fleet, instead.
+        warmup: Transitions that are not counted, from the start.
 
     Examples:
         >>> schedule = UpdateSchedule(per_transition=0.5, warmup=4)
@@ -52,7 +51,7 @@ class UpdateSchedule:
         self._warmup, self._seen, self._due = warmup, 0, 0.0
 
     def restart(self) -> None:
-        """Begin the warm-up anew, because what was remembered is forgotten; updates that are due stay due."""
+        """Restart the warm-up after the replay buffer was cleared; scheduled updates remain scheduled."""
         self._seen = 0
 
     def count(self, transitions: int) -> None:
@@ -61,26 +60,26 @@ class UpdateSchedule:
         self._due += self._rate * min(transitions, max(0, self._seen - self._warmup), self._most)
 
     def take(self) -> int:
-        """Return how many updates are due; they are taken to be made."""
+        """Return the number of scheduled updates, and reset it."""
         due = math.floor(self._due + _ROUNDING)
         self._due -= due
         return due
 
 
 class ReplayLearner:
-    """Learns from a replay buffer, as many updates as the schedule says.
+    """Learner with a replay buffer and a schedule of updates.
 
-    Beside the games, a thread makes the updates that are due while rounds go on. Their batches are drawn when they fall
-    due, and the agent acts by what they lead to once the next ones do. So what is learned does not depend on how long
-    anything takes.
+    With a background thread, updates run while sub-environments step. Batches are sampled when updates are scheduled;
+    new weights are published when the next updates are scheduled (one round of lag). So results do not depend on
+    timing.
 
     Args:
-        agent: Who learns.
-        schedule: When.
-        is_beside: Whether to learn beside the games, if the agent can.
+        agent: The learning agent.
+        schedule: Schedule of updates.
+        is_beside: Whether to use a background thread, if the agent supports it.
 
     Attributes:
-        num_updates: Updates that the agent acts by.
+        num_updates: Number of updates in the acting policy.
     """
 
     def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
@@ -93,10 +92,10 @@ class ReplayLearner:
         self.num_updates = agent.num_updates
 
     def learn(self) -> dict[str, float]:
-        """Make the updates that are due, or have the thread make them after the last ones, which are acted by then.
+        """Make the scheduled updates, or submit them to the thread and publish the previous ones.
 
         Returns:
-            Figures of the updates that the agent acts by from now on; none if there were none.
+            Metrics of the newly published updates; empty without any.
         """
         count = self._schedule.take() if self._agent.is_ready else 0
         if not count:
@@ -105,13 +104,13 @@ class ReplayLearner:
             figures = self._agent.update(count)
             self.num_updates = self._agent.num_updates
             return figures
-        job = self._agent.learn_beside(self._agent.prepare(count), self._executor)  # before it runs out of work
+        job = self._agent.learn_beside(self._agent.prepare(count), self._executor)  # before the thread becomes idle
         figures = self.finish()
         self._job = job
         return figures
 
     def finish(self) -> dict[str, float]:
-        """Wait for the thread, and act by what it learned; return its figures."""
+        """Wait for the thread and publish its weights; return the metrics."""
         if self._job is None:
             return {}
         learnt, self._job = self._job.result(), None
@@ -119,7 +118,7 @@ class ReplayLearner:
         return self._agent.publish(learnt)
 
     def take(self, transitions: Transitions) -> dict[str, float]:
-        """Remember the transitions; learning can wait until sub-environments are under way again."""
+        """Store the transitions; updates follow while sub-environments step again."""
         self._schedule.count(len(transitions))
         self._agent.remember(transitions)
         return {}
@@ -129,17 +128,17 @@ class ReplayLearner:
         self._agent.start_episodes(np.arange(self._agent.num_envs) if env_indices is None else env_indices)
 
     def end_phase(self) -> dict[str, float]:
-        """Close running episodes, as all sub-environments are about to be reset, and make the updates that are due."""
+        """End running episodes before all sub-environments are reset, and make the scheduled updates."""
         self.cut()
         return self.learn() or self.finish()
 
     def forget(self) -> None:
-        """Empty the buffer; learning goes on once there is enough again."""
+        """Empty the buffer; updates resume after another warm-up."""
         self._agent.replay.clear()
         self._schedule.restart()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes, once the thread is done."""
+        """Wait for the thread and return the state for checkpoints."""
         learnt = None if self._job is None else self._job.result()  # until then the agent changes
         return {
             "agent": self._agent.state_dict("all"),
@@ -149,7 +148,7 @@ class ReplayLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another."""
+        """Restore a state."""
         self._agent.load_state_dict(state["agent"])
         self._schedule, self.num_updates = state["schedule"], state["num_updates"]
         self._job = None
@@ -158,7 +157,7 @@ class ReplayLearner:
             self._job.set_result(state["learnt"])
 
     def close(self) -> None:
-        """Wait for the thread, and end it."""
+        """Wait for the thread, and stop it."""
         if self._executor is not None:
             self._executor.shutdown()
             sys.setswitchinterval(self._former_interval_s)
@@ -170,8 +169,8 @@ class SlabLearner:
     Steps of seats that the learner did not have are in a slab as if they were resets, which are nothing to learn from.
 
     Args:
-        agent: Who learns.
-        num_steps: Of all sub-environments.
+        agent: The learning agent.
+        num_steps: Steps per rollout of each sub-environment.
     """
 
     def __init__(self, agent: SlabAgent[Any], num_steps: int) -> None:
@@ -180,11 +179,11 @@ class SlabLearner:
 
     @property
     def num_updates(self) -> int:
-        """Updates that the agent made."""
+        """Number of updates made."""
         return self._agent.num_updates
 
     def learn(self) -> dict[str, float]:
-        """Nothing: an update would change the policy in the middle of a slab."""
+        """Do nothing: an update would change the policy within a rollout."""
         return {}
 
     def take(self, transitions: Transitions) -> dict[str, float]:
@@ -193,7 +192,7 @@ class SlabLearner:
         return self._agent.update(self._slabs.take()) if self._slabs.is_full else {}
 
     def finish(self) -> dict[str, float]:
-        """Nothing is under way."""
+        """Do nothing: updates are synchronous."""
         return {}
 
     def cut(self, env_indices: NDArray[np.int64] | None = None) -> None:
@@ -201,32 +200,32 @@ class SlabLearner:
         self._slabs.cut(np.arange(self._agent.num_envs) if env_indices is None else env_indices)
 
     def end_phase(self) -> dict[str, float]:
-        """Close running episodes, and learn from the part of a slab that there is."""
+        """End running episodes, and learn from the incomplete rollout."""
         self.cut()
         return self._agent.update(self._slabs.take()) if len(self._slabs) else {}
 
     def forget(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing, without a replay buffer."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
+        """Return the state for checkpoints."""
         return {"agent": self._agent.state_dict("all"), "slabs": copy.deepcopy(self._slabs)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another."""
+        """Restore a state."""
         self._agent.load_state_dict(state["agent"])
         self._slabs = state["slabs"]
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: updates are synchronous."""
 
 
 Learner = ReplayLearner | SlabLearner
 
 
-def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
-    """Return the way an agent learns."""
-    training = config.training
+def make_learner(agent: Agent[Any], plan: RunPlan) -> Learner:
+    """Return the learner of an agent."""
+    training = plan.training
     if isinstance(agent, SlabAgent):
         return SlabLearner(agent, training.rollout_steps)
     learning: Any = agent  # from a replay buffer: `find_agent` takes no third kind

@@ -1,10 +1,9 @@
-"""The one training loop: for any number of sub-environments, any backend, any kind of agent."""
+"""Training loop for any number of sub-environments, any backend and any agent."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import json
 import math
 import time
@@ -23,14 +22,14 @@ from envfleet.training import events
 from envfleet.training.arena.arena import ArenaStep
 from envfleet.training.arena.building import check_phases, make_agent, make_arena
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig, RunOptions, find_difference
+from envfleet.training.config import find_difference, parse_config
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import Tally
-from envfleet.training.loop.examining import Examiner, Stopped
+from envfleet.training.loop.evaluator import EvaluationStopped, Evaluator
 from envfleet.training.loop.learners import make_learner
-from envfleet.training.opponents.opponents import entries_of, needs_pool
+from envfleet.training.opponents.opponents import entries_of
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.phases import Environment
+from envfleet.training.plan import RunPlan, fill_in, needs_pool
 
 _LEARNED_EVERY = 1_000  # transitions
 _PROGRESS_EVERY_S = 1.0
@@ -38,24 +37,23 @@ _EVALUATION_SHARE, _EVALUATION_MINUTES = 1.1, 1.0  # of max_minutes, and beyond 
 
 
 class Trainer:
-    """Trains an agent through a curriculum.
+    """Trainer of an agent through a curriculum.
 
-    A round is one step of all sub-environments: the agent acts, the step is sent, the updates that are due are made
-    while it is under way, and what comes of it is taken in. All counts are in transitions, those that are learned from:
-    two for a step of a game in which the learner has both sides, one for any other. So what is learned depends on
-    `num_envs` as little as can be.
+    A round is one step of all sub-environments: the agent acts, the step is sent, scheduled updates are made while the
+    fleet steps, and the results are received. All counts are in transitions of the learner: two for a step of a game in
+    which it plays both sides, one for any other. So learning depends on `num_envs` as little as possible.
 
     Args:
-        config: What is trained.
-        options: How.
-        folder: Of the run, for checkpoints; `None` for none.
-        observers: Told what happens, in order; closed with the trainer, also if it cannot be made.
-        is_resumed: Whether `load_state_dict` follows: then the phases are not checked again, and the weights to begin
-            with are not looked for.
+        plan: Plan of the run, from `envfleet.training.plan.resolve`.
+        folder: Folder of the run, for checkpoints; `None` for no checkpoints.
+        observers: Receive events in order; closed with the trainer, including when construction fails.
+        is_resumed: Whether `load_state_dict` follows: then later phases are not checked again, and the initial weights
+            are not read.
 
     Attributes:
-        agent: Who learns.
-        tally: What the run has counted so far, in all sittings, and where in the curriculum it is.
+        plan: Plan of the run.
+        agent: The learning agent.
+        tally: Counters of the run, over all sessions, and the position in the curriculum.
 
     Raises:
         InvalidArgument: Configuration and options do not fit together.
@@ -63,38 +61,32 @@ class Trainer:
 
     def __init__(
         self,
-        config: RunConfig,
-        options: RunOptions | None = None,
+        plan: RunPlan,
         *,
         folder: RunFolder | None = None,
         observers: Sequence[events.Observer] = (),
         is_resumed: bool = False,
     ) -> None:
-        self.config, self.options = config, options or RunOptions()
-        if self.options.max_restarts is None:
-            self.options = dataclasses.replace(self.options, max_restarts=config.training.max_restarts)
-        self._folder = folder
-        for_envs, for_agent, self._opponents_seed, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
-        self._env_seed, self._games_seed = _int_of(for_envs), _int_of(for_examiner)
-        self._watch, self.tally = Stopwatch(), Tally(config.curriculum.phases)
-        names = [type(observer).__name__ for observer in observers]  # by which they are known after an interruption
+        self.plan, self._folder = plan, folder
+        for_envs, for_agent, self._opponents_seed, for_evaluator = np.random.SeedSequence(plan.config.seed).spawn(4)
+        self._env_seed, self._games_seed = _int_of(for_envs), _int_of(for_evaluator)
+        self._watch, self.tally = Stopwatch(), Tally(plan.phases)
+        names = [type(observer).__name__ for observer in observers]  # identify observers in checkpoints
         keys = [f"{name}.{names[:place].count(name)}" for place, name in enumerate(names)]
         self._observers = dict(zip(keys, observers, strict=True))
-        with contextlib.ExitStack() as closing:  # all of it, also where something raises
+        with contextlib.ExitStack() as closing:  # closes everything if construction fails
             for observer in reversed(observers):
                 closing.callback(observer.close)
             if not is_resumed:
-                check_phases(config.curriculum.phases, self.options)
-            self._open(config.curriculum.phases[0].environment)
+                check_phases(plan)
+            self._open(0)
             closing.callback(lambda: self._arena.close())  # noqa: PLW0108  # the arena of the last phase
-            self.agent = make_agent(
-                config, self.options, self._arena, seed=_int_of(for_agent), takes_weights=not is_resumed
-            )
-            self._learner = make_learner(self.agent, config)
+            self.agent = make_agent(plan, self._arena, seed=_int_of(for_agent), takes_weights=not is_resumed)
+            self._learner = make_learner(self.agent, plan)
             closing.callback(self._learner.close)
-            self._pool = SnapshotPool(self.agent, config.training.pool.size)
-            self._examiner = self._make_examiner()
-            closing.callback(self._examiner.close)
+            self._pool = SnapshotPool(self.agent, plan.training.pool.size)
+            self._evaluator = self._make_evaluator()
+            closing.callback(self._evaluator.close)
             self._closing = closing.pop_all()
         self._observations: NDArray[Any] = np.zeros(0)
         self._should_stop: Callable[[], bool] = lambda: False
@@ -104,32 +96,32 @@ class Trainer:
     # ------------------------------------------------------------------ the loop
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> str:
-        """Train until the curriculum is done, a budget is spent, or somebody asks to stop.
+        """Train until the curriculum is finished, a limit is reached, or a stop is requested.
 
         Args:
-            should_stop: Asked before each round.
+            should_stop: Called before each round.
 
         Returns:
-            Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"stop_at_return"`, `"observer"` or
+            Reason for the end: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"stop_at_return"`, `"observer"` or
             `"interrupted"`.
 
         Raises:
-            TrainingDiverged: A loss is not finite; the message says which checkpoint is from before.
-            RewardError: A reward is not finite in float32; likewise.
-            ObservationError: A sub-environment returned an observation that is not finite in float32; likewise.
+            TrainingDiverged: A loss is not finite; the message names the last checkpoint before it.
+            RewardError: A reward is not finite in float32.
+            ObservationError: A sub-environment returned an observation that is not finite in float32.
             SubEnvError: A sub-environment raised, and `on_failure` is `"raise"`.
         """
         self._should_stop = should_stop
         self.begin()
         try:
-            if self.tally.is_examination_due:
+            if self.tally.is_evaluation_due:
                 self.evaluate()
             while (reason := self._why_stop(should_stop)) is None:
                 self.round()
         except (TrainingDiverged, RewardError, ObservationError) as error:
             latest = None if self._folder is None else self._folder.latest
-            found = "there is no checkpoint yet" if latest is None else f"the checkpoint {latest} is from before"
-            raise type(error)(f"{error}; {found}") from None
+            advice = "there is no checkpoint yet" if latest is None else f"the checkpoint {latest} is from before"
+            raise type(error)(f"{error}; {advice}") from None
         return self._end(reason)
 
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
@@ -138,7 +130,7 @@ class Trainer:
         spent = [name for name, share in self._spent().items() if share >= 1]
         if spent:
             return spent[0]
-        goal = self.options.stop_at_return
+        goal = self.plan.options.stop_at_return
         if goal is not None and self.tally.has_latest and self.tally.latest()["return"] >= goal:
             return "stop_at_return"
         if any(observer.stop_requested for observer in self._observers.values()):
@@ -146,13 +138,13 @@ class Trainer:
         return "interrupted" if should_stop() else None
 
     def _spent(self) -> dict[str, float]:
-        """Return how much of the run's limits is spent, by their names; 1 is all of it."""
+        """Return the used share of each limit of the run, by name."""
         spent = {"max_transitions": self.transitions, "max_minutes": self._watch.elapsed_s / 60}
-        limits = {name: getattr(self.options, name) for name in spent}
+        limits = {name: getattr(self.plan.options, name) for name in spent}
         return {name: spent[name] / limit for name, limit in limits.items() if limit is not None}
 
     def round(self) -> None:
-        """Step all sub-environments once, and learn meanwhile."""
+        """Step all sub-environments once, and make updates in the meantime."""
         watch, arena = self._watch, self._arena
         watch.start()
         actions = self.agent.act_batch(self._observations, env_indices=arena.seats)
@@ -176,7 +168,7 @@ class Trainer:
         self._do_what_is_due(before)
 
     def _check(self, step: ArenaStep) -> None:
-        """Check that rewards and observations are finite and in their space, before anything is learned from them."""
+        """Check that rewards and observations are finite and in their space, before the learner receives them."""
         made, num_envs = step.transitions, self._arena.num_envs
         _check_all(made.rewards, fits_float32(made.rewards), "the reward", made.env_indices % num_envs, RewardError)
         self._check_observations(made.next_observations, made.env_indices)
@@ -190,7 +182,7 @@ class Trainer:
             _check_all(array, part.fits(array), part.name, rows, ObservationError)
 
     def _add(self, figures: dict[str, float]) -> None:
-        """Add figures of updates, if they are finite."""
+        """Add metrics of updates, which have to be finite."""
         broken = [name for name, value in figures.items() if not math.isfinite(value)]
         if broken:
             raise TrainingDiverged(
@@ -201,7 +193,7 @@ class Trainer:
         self.tally.figures.add(figures)
 
     def _do_what_is_due(self, before: int) -> None:
-        training, after = self.config.training, self.transitions
+        training, after = self.plan.training, self.transitions
         periods = {
             "report": _LEARNED_EVERY,
             "snapshot": training.pool.snapshot_every,
@@ -213,7 +205,7 @@ class Trainer:
             self._add(self._learner.finish())
         if "report" in due:
             self._tell_learned()
-        if "snapshot" in due and needs_pool(self.tally.phase.opponent):
+        if "snapshot" in due and needs_pool(self.plan.opponents[self.tally.phase_index]):
             self._pool.add()
         if self.tally.is_phase_over:
             self._end_phase()
@@ -227,16 +219,16 @@ class Trainer:
     # ------------------------------------------------------------------ phases
 
     def begin(self) -> None:
-        """Prepare the first round; needed only by those who call `round` themselves."""
+        """Prepare the first round; `run` calls it, direct users of `round` do first."""
         self._watch.speed(self.transitions)
         fleet = self._arena.fleet
-        name = self._place.id if fleet.spec is None else fleet.spec.id
+        name = self._environment.id if fleet.spec is None else fleet.spec.id
         updates = "compiled updates" if self.agent.is_compiled else f"updates by torch on {self.agent.device}"
         self._tell(
             events.Began,
             run_name="run" if self._folder is None else self._folder.name,
             agent=self.agent.name,
-            num_envs=self.options.num_envs,
+            num_envs=self.plan.options.num_envs,
             plan=f"{name}, {fleet.plan.describe()}, {updates}",
             phases=tuple(phase.name for phase in self.tally.phases),
             folder=None if self._folder is None else self._folder.path,
@@ -247,26 +239,28 @@ class Trainer:
             self._has_begun = True
         self._watch.begin()  # once kernels are compiled
 
-    def _open(self, place: Environment) -> None:
-        self._arena = make_arena(self.config, self.options, place, seed=self._opponents_seed, stopwatch=self._watch)
-        self._place = place
+    def _open(self, phase: int) -> None:
+        self._arena = make_arena(self.plan, phase, seed=self._opponents_seed, stopwatch=self._watch)
+        self._environment = self.plan.phases[phase].environment
         self._reset_seed: int | None = self._env_seed
 
     def _begin_phase(self, state: Mapping[str, Any] | None = None) -> None:
-        """Reset all sub-environments, or go on from the state of an arena, by the rules of the phase."""
-        phase, place = self.tally.phase, self.tally.phase.environment
-        if state is None and needs_pool(phase.opponent):
+        """Reset all sub-environments for the phase, or restore the state of an arena."""
+        index, phase = self.tally.phase_index, self.tally.phase
+        opponents = self.plan.opponents[index]
+        if state is None and needs_pool(opponents):
             self._pool.add()
-        if not place.is_known_game and place != self._place:
+        if not phase.environment.is_known_game and phase.environment != self._environment:
             self._arena.close()
-            self._open(place)
+            self._open(index)
         arena, seed, self._reset_seed = self._arena, self._reset_seed, None
-        arena.begin_phase(phase, entries_of(phase.opponent, self.agent, self._pool, arena.game))
+        entries = entries_of(opponents, self.agent, self._pool, arena.game)
+        arena.begin_phase(phase, entries, self.plan.shapings[index])
         self._observations = arena.reset(seed) if state is None else arena.load_state_dict(state)
         self._check_observations(self._observations, arena.seats)
 
     def _end_phase(self) -> None:
-        """Reset all sub-environments together; running episodes are closed as if time had ended them."""
+        """End the phase: truncate running episodes, and reset all sub-environments for the next phase."""
         self._add(self._learner.end_phase())
         self._tell_learned()
         self._watch.lap("update")
@@ -281,58 +275,58 @@ class Trainer:
     # ------------------------------------------------------------------ evaluations and checkpoints
 
     def evaluate(self) -> None:
-        """Evaluate the agent as it is, and keep it if it is the best so far; if stopped midway, it stays due."""
+        """Evaluate the agent, and save it if it is the best so far; a stopped evaluation is repeated on resume."""
         self._watch.start()
-        self.tally.is_examination_due = True
+        self.tally.is_evaluation_due = True
         self._tell(events.Evaluating)
-        with contextlib.suppress(Stopped):
-            found = self._examiner.examine(self.agent, self._pool, self._must_end_evaluation)
-            is_best = self.tally.take_examination(found)
-            self._tell(events.Evaluated, is_best=is_best, **vars(found))
+        with contextlib.suppress(EvaluationStopped):
+            summary = self._evaluator.evaluate(self.agent, self._pool, self._must_end_evaluation)
+            is_best = self.tally.add_evaluation(summary)
+            self._tell(events.Evaluated, is_best=is_best, **vars(summary))
             if is_best and self._folder is not None:
                 self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
-        if self.tally.is_examination_due and not self._should_stop():
+        if self.tally.is_evaluation_due and not self._should_stop():
             warnings.warn(
                 f"an evaluation was not finished {self._watch.elapsed_s / 60:.3g} minutes after the beginning, with "
-                f"max_minutes={self.options.max_minutes}: pass more minutes, lower training.eval_games, or see that "
-                "episodes end",
+                f"max_minutes={self.plan.options.max_minutes}: allow more minutes, lower training.eval_games, or make "
+                "sure that episodes end",
                 RuntimeWarning,
                 stacklevel=2,
             )
         self._watch.lap("evaluation")
 
     def _must_end_evaluation(self) -> bool:
-        limit = self.options.max_minutes
+        limit = self.plan.options.max_minutes
         is_over = limit is not None and self._watch.elapsed_s / 60 > limit * _EVALUATION_SHARE + _EVALUATION_MINUTES
         return is_over or self._should_stop()
 
-    def _make_examiner(self) -> Examiner:
-        plan, asked = self._arena.fleet.plan, self.options
-        names = ("num_envs", "on_failure", "max_restarts")
-        options = {name: getattr(asked, name) for name in names} | {"workers": plan.num_workers}
-        return Examiner(self.config, self._arena.game, self._games_seed, {"backend": plan.backend, **options})
+    def _make_evaluator(self) -> Evaluator:
+        fleet_plan = self._arena.fleet.plan
+        options = {name: getattr(self.plan.options, name) for name in ("num_envs", "on_failure", "max_restarts")}
+        options |= {"backend": fleet_plan.backend, "workers": fleet_plan.num_workers}
+        return Evaluator(self.plan, self._games_seed, options)
 
     def save(self, learner: Mapping[str, Any] | None = None) -> None:
-        """Write a checkpoint, if the run has a folder; by default with the learner as it is."""
+        """Write a checkpoint, if the run has a folder; by default with the current state of the learner."""
         if self._folder is None:
             return
         self._watch.start()
-        most = self.config.training.max_checkpoints
+        most = self.plan.training.max_checkpoints
         path = self._folder.save(self.agent, self.transitions, self.state_dict(learner), max_kept=most)
         self._tell(events.Saved, path=path, is_best=False)
         self._watch.lap("evaluation")
 
     def _end(self, reason: str) -> str:
         goes_on = reason != "completed" and self._folder is not None
-        learner = self._learner.state_dict() if goes_on else None  # from before what follows, which no resumed run does
+        learner = self._learner.state_dict() if goes_on else None  # before steps that a resumed run does not repeat
         figures = self._learner.finish()
         if reason == "completed":
             self._add(figures)
             self._tell_learned()
         try:
-            if reason != "interrupted" and self.tally.examined_at != self.transitions:
+            if reason != "interrupted" and self.tally.evaluated_at != self.transitions:
                 self.evaluate()
-                reason = "interrupted" if self.tally.is_examination_due and self._should_stop() else reason
+                reason = "interrupted" if self.tally.is_evaluation_due and self._should_stop() else reason
         except Exception:
             self.save(learner)
             raise
@@ -381,13 +375,13 @@ class Trainer:
     # ------------------------------------------------------------------ state
 
     def state_dict(self, learner: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return all that `load_state_dict` needs to go on to the last bit, on a CPU with one thread.
+        """Return the whole state; a resumed run is bit-identical on a CPU with one thread.
 
         Args:
-            learner: State of the learner; `None` for its present one.
+            learner: State of the learner; `None` for the current one.
         """
         return {
-            "config": self.config.model_dump_json(),
+            "config": self.plan.config.model_dump_json(),
             "num_envs": self._arena.num_envs,
             "learner": learner or self._learner.state_dict(),
             "pool": self._pool.state_dict(),
@@ -397,23 +391,25 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another trainer of the same configuration; before `run`.
+        """Restore the state of a trainer with the same configuration; call it before `run`.
 
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.
         """
-        if changed := find_difference(json.loads(state["config"]), self.config.model_dump(mode="json")):
+        saved, config = parse_config(json.loads(state["config"]), "the saved configuration"), self.plan.config
+        saved = fill_in(saved, self.plan.games)
+        if changed := find_difference(saved.model_dump(mode="json"), config.model_dump(mode="json")):
             path, before, now = changed
             raise InvalidArgument(
                 f"{path} is {now!r} in the configuration, but was {before!r} when the run was saved: change it back, "
-                "or begin a new run"
+                "or start a new run"
             )
         if state["num_envs"] != self._arena.num_envs:
             raise InvalidArgument(
                 f"num_envs={self._arena.num_envs}, but the run was saved with num_envs={state['num_envs']}: pass that"
             )
         self.tally = state["tally"]
-        most = self.options.max_transitions or 0
+        most = self.plan.options.max_transitions or 0
         if self.tally.is_finished and most > self.transitions:
             self.tally.extend(most)
         if self.tally.is_finished:
@@ -428,26 +424,26 @@ class Trainer:
         if not self.tally.is_finished and state["arena"]["fleet"] is None:
             self._learner.cut()
             warnings.warn(
-                f"environments of {self._place.id!r} cannot be saved in the middle of an episode, so new episodes "
-                "begin here; give them get_state() and set_state() to continue exactly",
+                f"environments of {self._environment.id!r} cannot be saved in the middle of an episode, so new "
+                "episodes begin here; give them get_state() and set_state() to continue exactly",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
     def close(self) -> None:
-        """Close the sub-environments and the observers, and end the thread that learns."""
+        """Close the sub-environments, the observers and the background thread."""
         self._closing.close()
 
     # ------------------------------------------------------------------ figures
 
     @property
     def transitions(self) -> int:
-        """Made so far, in all sittings."""
+        """Transitions so far, over all sessions."""
         return self.tally.transitions
 
     @property
     def times(self) -> events.Times:
-        """Return where the seconds of this sitting went."""
+        """Time spent in this session."""
         return self._watch.times
 
 
@@ -456,7 +452,7 @@ def _int_of(seed: np.random.SeedSequence) -> int:
 
 
 def _check_all(given: NDArray[Any], fits: NDArray[Any], name: str, rows: NDArray[Any], error: type[Exception]) -> None:
-    """Raise an error that names the first of these sub-environments whose value does not fit, and where."""
+    """Raise an error that names the first sub-environment with an invalid value, and its index."""
     if not fits.all():
         row, *place = np.argwhere(~fits)[0].tolist()
         raise error(

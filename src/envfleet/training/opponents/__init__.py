@@ -1,1 +1,1 @@
-"""Who plays against the learner: where opponents come from, which of them is drawn, the pool of snapshots."""
+"""Opponents of the learner: sources, matchmaking, and the pool of snapshots."""

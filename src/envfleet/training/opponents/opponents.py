@@ -1,11 +1,11 @@
-"""Who plays against whom: found by a configuration, drawn for every episode, and asked for actions in groups."""
+"""Opponents of sub-environments: drawn for each episode, and acting in groups of rows."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +16,40 @@ from numpy.typing import NDArray
 from envfleet.agents import Agent
 from envfleet.envs.games import Game
 from envfleet.training.folder import agents_in
-from envfleet.training.games.players import OwnPlayer, idle_actions, seat_player
-from envfleet.training.opponents.pool import Files, Shelf, SnapshotPool, chances
+from envfleet.training.games.players import UserPlayer, idle_actions, load_player
+from envfleet.training.opponents.pool import FilePlayers, PlayerSource, SnapshotPool, chances
 from envfleet.training.phases import (
     SCRIPT,
     Matchmaking,
-    MixedOpponent,
     NamedOpponent,
-    Phase,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
-    shares_of,
 )
+from envfleet.training.plan import RunPlan
 
-Player = Agent[Any] | OwnPlayer
+Player = Agent[Any] | UserPlayer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """An opponent, or a shelf from which one is drawn for every episode.
+    """Opponent, or a source of players that one is drawn from for each episode.
 
     Attributes:
-        name: What records call it; those of a shelf have names of their own.
-        script: What plays inside the environment: number of a scripted player, 0 for none.
-        make: Makes its player from a seed; `None` if it plays inside the environment.
-        shelf: Whom to draw from, in place of one opponent.
-        matchmaking: How.
-        weight: Share of all episodes, in proportion to the other entries'.
-        is_deterministic: Whether its networks play without exploration.
-        is_learner: Whether the learner has this side, too, and explores as on its own.
+        name: Name in records; players of a source have their own names.
+        script: Number of a scripted player inside the environment; 0 for none.
+        make: Function from a seed to the player; `None` if it plays inside the environment.
+        source: Source to draw players from, instead of one opponent.
+        matchmaking: Distribution of the draws from the source.
+        weight: Share of all episodes, relative to the weights of other entries.
+        is_deterministic: Whether networks act without exploration.
+        is_learner: Whether the learner plays this side too, with exploration.
     """
 
     name: str = ""
     script: int = 0
     make: Callable[[int], Player] | None = None
-    shelf: Shelf | None = None
+    source: PlayerSource | None = None
     matchmaking: Matchmaking = "uniform"
     weight: float = 1.0
     is_deterministic: bool = True
@@ -59,15 +57,15 @@ class Entry:
 
     def draw(self, count: int, rng: np.random.Generator) -> list[str]:
         """Return the names of opponents for `count` episodes."""
-        if self.shelf is None:
+        if self.source is None:
             return [self.name] * count
-        names = [*self.shelf.rates]
-        drawn = rng.choice(len(names), size=count, p=chances([*self.shelf.rates.values()], self.matchmaking))
+        names = [*self.source.rates]
+        drawn = rng.choice(len(names), size=count, p=chances([*self.source.rates.values()], self.matchmaking))
         return [names[place] for place in drawn.tolist()]
 
     def load(self, name: str, rng: np.random.Generator) -> Player | None:
-        """Return the player of a name, whose seed is drawn from `rng`; `None` if it plays inside the environment."""
-        make = self.make if self.shelf is None else functools.partial(self.shelf.player, name)
+        """Return the named player, seeded from `rng`; `None` if it plays inside the environment."""
+        make = self.make if self.source is None else functools.partial(self.source.player, name)
         return None if make is None else make(int(rng.integers(2**32)))
 
 
@@ -75,24 +73,24 @@ _Place = tuple[int, str]  # number of the entry, and the name of the opponent
 
 
 MAX_LOADED = 8
-"""Networks to keep; more are kept only while all of them play."""
+"""Number of networks to cache; more are kept only while all of them play."""
 
 
 class Opponents:
-    """The opponents of N sub-environments.
+    """Opponents of N sub-environments.
 
-    An opponent is drawn when an episode begins, and stays until it ends. Networks act once per step for all rows they
-    have; those that nobody plays against are let go of once there are more than `MAX_LOADED`.
+    An opponent is drawn when an episode begins, and stays until it ends. Each network acts once per step for all of its
+    rows; idle networks are dropped once there are more than `MAX_LOADED`.
 
     Args:
-        num_envs: N.
-        action_space: Of one player.
-        seed: Of all draws.
+        num_envs: Number of sub-environments, N.
+        action_space: Action space of one player.
+        seed: Seed of all draws.
 
     Attributes:
-        scripts: What plays inside each sub-environment, int64 `(N,)`.
-        own_rows: Where nobody acts, because the learner has both sides; int64, ascending.
-        groups: The rows of each network, by the number of its entry and its name; it acts by `act`.
+        scripts: Number of the scripted player inside each sub-environment, int64 `(N,)`.
+        own_rows: Rows in which the learner plays both sides, int64, ascending.
+        groups: Rows of each network, by number of the entry and name of the player.
     """
 
     def __init__(self, num_envs: int, action_space: spaces.Space[Any], *, seed: np.random.SeedSequence) -> None:
@@ -100,7 +98,7 @@ class Opponents:
         self._action_space = action_space
         self._entries: tuple[Entry, ...] = ()
         self._shares: NDArray[np.float64] = np.zeros(0)
-        self._numbers: dict[_Place, int] = {}  # of all who were drawn, from 0
+        self._numbers: dict[_Place, int] = {}  # numbers of all drawn players, from 0
         self._who = np.full(num_envs, -1)  # these numbers; -1 before the first draw
         self._players: dict[_Place, Player] = {}
         self.groups: dict[_Place, NDArray[np.int64]] = {}
@@ -108,8 +106,8 @@ class Opponents:
 
     # ------------------------------------------------------------------ drawing
 
-    def cast(self, entries: Sequence[Entry]) -> None:
-        """Draw from other entries from now on, at least one; `draw` for all rows is to follow."""
+    def set_entries(self, entries: Sequence[Entry]) -> None:
+        """Replace the entries to draw from; at least one. Call `draw` for all rows next."""
         weights = np.array([entry.weight for entry in entries])
         self._entries, self._shares = tuple(entries), weights / weights.sum()
         self._players.clear()
@@ -120,7 +118,7 @@ class Opponents:
         """Draw opponents for episodes that begin.
 
         Args:
-            rows: Of the episodes.
+            rows: Rows of the episodes.
 
         Returns:
             Whether `scripts` changed.
@@ -140,11 +138,11 @@ class Opponents:
 
     def _begin_episodes(self, rows: NDArray[np.int64]) -> None:
         for place, group in self.groups.items():
-            if isinstance(player := self._players[place], OwnPlayer):
+            if isinstance(player := self._players[place], UserPlayer):
                 player.begin_episodes(np.intersect1d(rows, group))
 
     def _group(self) -> None:
-        """Find the rows of every network, and let go of networks that are too many."""
+        """Update the rows of each network, and drop networks beyond the limit."""
         known, own = [*self._numbers], list[int]()
         self.groups = {}
         for number in np.unique(self._who).tolist():
@@ -158,11 +156,11 @@ class Opponents:
         self.own_rows = np.flatnonzero(np.isin(self._who, own))
         if len(self._players) > MAX_LOADED:
             self._players = {place: self._players[place] for place in self.groups}
-        for shelf in self._shelves():
-            shelf.retain({name for _, name in self._players})
+        for source in self._sources():
+            source.retain({name for _, name in self._players})
 
-    def _shelves(self) -> list[Shelf]:
-        return [entry.shelf for entry in self._entries if entry.shelf is not None]
+    def _sources(self) -> list[PlayerSource]:
+        return [entry.source for entry in self._entries if entry.source is not None]
 
     def _player(self, place: _Place) -> Player | None:
         entry, name = place
@@ -173,10 +171,10 @@ class Opponents:
     # ------------------------------------------------------------------ playing
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """Return actions of all networks, `(N, …)`; those of `idle_actions` where there is none.
+        """Return the actions of all networks, `(N, …)`; idle actions in rows without a network.
 
         Args:
-            observations: As the opponents see the game, `(N, …)`.
+            observations: Observations of the opponents, `(N, …)`.
         """
         actions = idle_actions(self._action_space, len(self._who))
         for place, rows in self.groups.items():
@@ -185,39 +183,39 @@ class Opponents:
         return actions
 
     def names(self, rows: NDArray[np.int64]) -> tuple[str, ...]:
-        """Return what records call the opponents of these rows."""
+        """Return the names in records of the opponents of these rows."""
         known = [*self._numbers]
         return tuple(known[number][1] for number in self._who[rows].tolist())
 
     def report(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
-        """Move the learner's running scores by episodes that ended.
+        """Update the learner's running scores with finished episodes.
 
         Args:
-            rows: Of the episodes.
+            rows: Rows of the episodes.
             winners: 1 where the learner won, -1 where it lost, 0 for a draw, `(len(rows),)`.
         """
         known = [*self._numbers]
         for number in np.unique(self._who[rows]).tolist():
             entry, name = known[number]
-            if (shelf := self._entries[entry].shelf) is not None:
-                shelf.report(name, (winners[self._who[rows] == number] + 1) / 2)
+            if (source := self._entries[entry].source) is not None:
+                source.report(name, (winners[self._who[rows] == number] + 1) / 2)
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
+        """Return the state for checkpoints."""
         return {
             "rng": copy.deepcopy(self._rng),
             "known": [*self._numbers],
             "who": self._who.copy(),
             "players": [(place, player.random.state_dict()) for place, player in self._players.items()],
-            "rates": [dict(shelf.rates) for shelf in self._shelves()],
+            "rates": [dict(source.rates) for source in self._sources()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of others, after `cast` with equal entries."""
-        for shelf, rates in zip(self._shelves(), state["rates"], strict=True):
-            shelf.rates = dict(rates)
+        """Restore a state, after `set_entries` with equal entries."""
+        for source, rates in zip(self._sources(), state["rates"], strict=True):
+            source.rates = dict(rates)
         self._numbers = {place: number for number, place in enumerate(state["known"])}
         self._who[:] = state["who"]
         self._players.clear()
@@ -233,71 +231,64 @@ class Opponents:
 # ---------------------------------------------------------------------- from a configuration
 
 
-def myself(learner: Agent[Any], weight: float = 1.0, *, explores: bool) -> Entry:
-    """Return the learner as it is at every moment: its opponent improves while they play."""
+def current_learner(learner: Agent[Any], weight: float = 1.0, *, explores: bool) -> Entry:
+    """Return the current learner as an opponent, which improves during training."""
     return Entry(name="self", make=None if explores else lambda _seed: learner, weight=weight, is_learner=explores)
 
 
-def check_opponents(phases: Iterable[Phase], game: Game) -> None:
-    """Look at all files and classes that opponents come from.
+def check_opponents(plan: RunPlan) -> None:
+    """Check all files and classes of opponents.
 
     Raises:
         InvalidArgument: One is missing, or does not play the game.
     """
-    for opponent in (one for phase in phases for one, _ in shares_of(phase.opponent)):
+    for opponent, game in (
+        (one, game)
+        for opponents, game in zip(plan.opponents, plan.games, strict=True)
+        if game is not None
+        for one, _ in opponents
+    ):
         place = _place_of(opponent)
         for file in [] if place is None else agents_in(Path(place)).values():
-            seat_player(file, str(file), game=game)
+            load_player(file, str(file), game=game)
         if isinstance(opponent, NamedOpponent) and opponent.is_class:
-            OwnPlayer(opponent.type, game, 0, **opponent.kwargs)
+            UserPlayer(opponent.type, game, 0, **opponent.kwargs)
 
 
 def _place_of(opponent: Single) -> str | None:
-    """Return the file or folder that an opponent comes from, `None` if it comes from none."""
+    """Return the file or folder of an opponent; `None` without one."""
     return getattr(opponent, "folder", None) or getattr(opponent, "checkpoint", None)
 
 
 def entries_of(
-    opponent: Single | MixedOpponent | None, learner: Agent[Any], pool: SnapshotPool, game: Game | None
+    opponents: Sequence[tuple[Single, float]], learner: Agent[Any], pool: SnapshotPool, game: Game | None
 ) -> tuple[Entry, ...]:
-    """Return what the `opponent` of a phase says, made ready to draw from.
+    """Return the opponents of a phase, ready to draw from.
 
     Args:
-        opponent: The section of the configuration.
-        learner: Who trains.
-        pool: Its snapshots.
-        game: What is played; `None` in environments for one, where nobody is drawn.
+        opponents: Opponent sections that are not mixtures, each with its probability.
+        learner: Agent that trains.
+        pool: Snapshots of the learner.
+        game: Game of the phase; `None` for a single-player environment.
 
     Raises:
         InvalidArgument: A file is missing.
     """
-    if game is None:
-        return ()
-    return tuple(_entry(one, share, learner, pool, game) for one, share in shares_of(opponent))
+    return () if game is None else tuple(_entry(one, share, learner, pool, game) for one, share in opponents)
 
 
 def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, game: Game) -> Entry:
     if isinstance(one, NamedOpponent):
         if not one.is_class:
             return Entry(name=one.type, script=game.scripts.get(one.type.removeprefix(SCRIPT), 0), weight=share)
-        make = functools.partial(OwnPlayer, one.type, game, **one.kwargs)
+        make = functools.partial(UserPlayer, one.type, game, **one.kwargs)
         return Entry(name=one.label, make=make, weight=share, is_deterministic=False)
     place = _place_of(one)
     if isinstance(one, SelfPlayOpponent) and place is None:
-        return myself(learner, share, explores=one.is_learner)
+        return current_learner(learner, share, explores=one.is_learner)
     return Entry(
-        shelf=pool if place is None else Files(place, learner),
+        source=pool if place is None else FilePlayers(place, learner),
         matchmaking=one.matchmaking if isinstance(one, SnapshotOpponent) else "uniform",
         weight=share,
         is_deterministic=one.deterministic,
     )
-
-
-def needs_pool(opponent: Single | MixedOpponent | None) -> bool:
-    """Return whether snapshots of the learner are drawn from."""
-    return any(isinstance(one, SnapshotOpponent) and one.folder is None for one, _ in shares_of(opponent))
-
-
-def needs_learner(opponent: Single | MixedOpponent | None) -> bool:
-    """Return whether the learner plays against itself as it is now, exploring on either side."""
-    return any(isinstance(one, SelfPlayOpponent) and one.is_learner for one, _ in shares_of(opponent))

@@ -1,4 +1,4 @@
-"""Players with networks: copies of the learner, earlier versions of it, files; and which of these is drawn."""
+"""Sources of players with networks: snapshots of the learner and files; and matchmaking."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from envfleet.training.evaluation import Rating
 from envfleet.training.folder import agents_in
 from envfleet.training.phases import Matchmaking
 
-_MEMORY = 0.95  # of a win rate, per game
-_FLOOR = 0.01  # of a weight, so that even an opponent that always loses is met now and then
+_MEMORY = 0.95  # decay of a win rate, per game
+_FLOOR = 0.01  # of a weight, so that opponents that always lose are still drawn sometimes
 
 
 def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.float64]:
-    """Return the chance of each opponent, the oldest first.
+    """Return the probability of each opponent, the oldest first.
 
     Args:
-        win_rates: The learner's running scores p against them, at least one.
-        matchmaking: `"uniform"`; `"latest"`: only the newest; `"prioritized"`: by p (1 - p), those it neither always
-            beats nor never; `"hardest"`: by (1 - p)^2 (both: Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z,
-            "prioritized fictitious self-play").
+        win_rates: Running scores p of the learner against the opponents, at least one.
+        matchmaking: `"uniform"`; `"latest"`: only the newest; `"prioritized"`: by p (1 - p), opponents of similar
+            strength; `"hardest"`: by (1 - p)^2 (both: Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z, "prioritized
+            fictitious self-play").
 
     Examples:
         >>> chances([0.9, 0.5, 0.1], "prioritized").round(2)
@@ -48,15 +48,15 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
 
 Config = TypeVar("Config")
 Weights = Mapping[str, Mapping[str, Tensor]]
-"""Of all networks of an agent, as `Agent.weights` returns them."""
+"""Weights of all networks of an agent, as `Agent.weights` returns them."""
 
 
 def experienced(config: Config, **more: Any) -> Config:
-    """Return the hyperparameters of a trained agent: it explores as such a one does, from its first step.
+    """Return the hyperparameters of a trained agent: without warm-up, and with its final exploration.
 
     Args:
-        config: Of an agent of the same kind that begins with nothing.
-        **more: Further changes; those that agents of its kind do not have are left out.
+        config: Hyperparameters of an untrained agent of the same class.
+        **more: Further changes; names that the class does not have are ignored.
 
     Examples:
         >>> from envfleet.agents import DDDQNConfig
@@ -71,13 +71,13 @@ def experienced(config: Config, **more: Any) -> Config:
 
 
 def as_player(agent: Agent[Any], seed: int, *, num_envs: int, weights: Weights) -> Agent[Any]:
-    """Copy an agent that only plays: it has no memory, and its exploration is that of a trained one.
+    """Return a copy of an agent that only plays: without replay buffer, and with a trained agent's exploration.
 
     Args:
-        agent: Whose form it takes over.
-        seed: Of its draws.
-        num_envs: Sub-environments it will play in.
-        weights: What it acts by.
+        agent: Agent to copy the class, spaces and hyperparameters of.
+        seed: Seed of its draws.
+        num_envs: Number of sub-environments it will play in.
+        weights: Weights of its networks.
     """
     config = experienced(agent.config, capacity=1, noise_exponent=0.0, prioritized=False)
     player = type(agent)(
@@ -87,11 +87,12 @@ def as_player(agent: Agent[Any], seed: int, *, num_envs: int, weights: Weights) 
     return player
 
 
-class Shelf(abc.ABC):
-    """Players to draw from.
+class PlayerSource(abc.ABC):
+    """Source of players to draw from.
 
     Attributes:
-        rates: The learner's running score against each by name, the oldest first; draws count half, 0.5 at first.
+        rates: Running score of the learner against each player by name, the oldest first; draws count half, initially
+            0.5.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -99,30 +100,30 @@ class Shelf(abc.ABC):
 
     @abc.abstractmethod
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
-        """Return the player of a name; its draws derive from `seed`."""
+        """Return the named player; its draws derive from `seed`."""
 
     def report(self, name: str, scores: NDArray[np.float64]) -> None:
-        """Move the score against a name by more games, 1 for a win, 0.5 for a draw, 0 for a loss, in their order."""
+        """Update the score against a player with games in order: 1 for a win, 0.5 for a draw, 0 for a loss."""
         for score in scores.tolist() if name in self.rates else ():
             self.rates[name] = _MEMORY * self.rates[name] + (1 - _MEMORY) * score
 
     def retain(self, names: set[str]) -> None:
-        """Take notice of who plays now: all others that cannot be drawn may be forgotten."""
+        """Drop cached opponents that are neither playing nor eligible to be drawn."""
         return
 
 
-class Files(Shelf):
-    """Agents in files.
+class FilePlayers(PlayerSource):
+    """Agents from files.
 
-    Code that they name is executed, as it is for other names in a configuration.
+    Code that the files name is executed, as for other names in a configuration.
 
     Args:
-        path: Of one written by `Agent.save`, or of a folder with some, such as that of a run; the last by name is the
-            latest, numbers coming after `best`.
-        learner: They play in as many sub-environments, on the same device.
+        path: File written by `Agent.save`, or a folder with such files, such as that of a run; the last by name is the
+            latest, numbers after `best`.
+        learner: Agent with the device and the number of sub-environments that the players use.
 
     Raises:
-        InvalidArgument: There is no such file, or none in the folder.
+        InvalidArgument: Missing file, or a folder without agents.
     """
 
     def __init__(self, path: str | Path, learner: Agent[Any]) -> None:
@@ -135,25 +136,25 @@ class Files(Shelf):
         return as_player(agent, seed, num_envs=self._learner.num_envs, weights=agent.weights())
 
 
-class SnapshotPool(Shelf):
-    """The last snapshots of a learner, named after the transitions it had learned from.
+class SnapshotPool(PlayerSource):
+    """Latest snapshots of a learner, named by its number of transitions.
 
     Args:
-        learner: Whose snapshots these are.
-        size: How many, at least 1; of more the oldest goes, once its network is not kept for games any more.
+        learner: Agent to take snapshots of.
+        size: Number of snapshots, at least 1; the oldest is dropped first, once no running game uses it.
 
     Attributes:
-        ratings: Of those that may be drawn, by name, from games that were played to rate them, never from training.
+        ratings: Ratings by name of the snapshots that may be drawn, from evaluation games only.
     """
 
     def __init__(self, learner: Agent[Any], size: int) -> None:
         super().__init__()
         self._learner, self._size = learner, size
         self.ratings: dict[str, Rating] = {}
-        self._weights: dict[str, Weights] = {}  # also of those that are only played to the end
+        self._weights: dict[str, Weights] = {}  # including dropped snapshots that running games still use
 
     def add(self) -> None:
-        """Take a snapshot of the learner as it is, unless it has seen nothing new since the last one."""
+        """Take a snapshot of the learner, unless it has the same number of transitions as the last one."""
         name = f"snapshot_{self._learner.num_transitions:09d}"
         if name in self._weights:
             return
@@ -162,7 +163,7 @@ class SnapshotPool(Shelf):
             del self.rates[old], self.ratings[old]
 
     def retain(self, names: set[str]) -> None:
-        """Forget the networks of those that are neither among the last ones nor among these."""
+        """Drop the networks of snapshots that are neither among the latest nor in `names`."""
         kept = self.rates.keys() | names
         self._weights = {name: weights for name, weights in self._weights.items() if name in kept}
 
@@ -171,14 +172,14 @@ class SnapshotPool(Shelf):
         return as_player(self._learner, seed, num_envs=self._learner.num_envs, weights=self._weights[name])
 
     def unsure(self, count: int) -> list[str]:
-        """Return those that were rated by the fewest games, of equals the newest."""
+        """Return the snapshots with the fewest rated games, the newest first among equals."""
         newest_first = [*self.ratings][::-1]
         return sorted(newest_first, key=lambda name: self.ratings[name].games)[:count]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
+        """Return the state for checkpoints."""
         return {"rates": dict(self.rates), "ratings": dict(self.ratings), "weights": dict(self._weights)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold what another pool held."""
+        """Restore a state."""
         self.rates, self.ratings, self._weights = (dict(state[name]) for name in ("rates", "ratings", "weights"))

@@ -1,4 +1,4 @@
-"""What a run leaves behind: tables, TensorBoard logs, plots; and the progress bar."""
+"""Records of a run: tables, TensorBoard logs, plots; and the progress bar."""
 
 from envfleet.training.records.figures import plot_runs
 from envfleet.training.records.progress import ProgressBar

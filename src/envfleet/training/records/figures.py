@@ -87,7 +87,7 @@ def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFra
 
 
 def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
-    """Draw a line where each phase begins, and write its name beside it."""
+    """Draw a line at the start of each phase, labelled with its name."""
     if len(phases) < 2:
         return
     right = panel.get_xlim()[1]
@@ -125,7 +125,7 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
         The files: returns, win rates, evaluations, losses; those that there is something to draw for.
 
     Raises:
-        InvalidArgument: There is no run, one is none, or there are several and no `out`.
+        InvalidArgument: No runs, a path that is not a run, or several runs without `out`.
         MissingDependency: matplotlib is not installed.
     """
     if not runs:

@@ -14,17 +14,17 @@ from rich.text import Text
 
 from envfleet.training.events import LEARNER, Began, Ended, Evaluated, Evaluating, Event, Learned, Observer, Progress
 
-_LINE_EVERY_S = 30.0  # where nothing can be redrawn
+_LINE_EVERY_S = 30.0  # interval of lines without a terminal
 
 
 class ProgressBar(Observer):
-    """Shows the time that is left, phase, transitions, speed, episodes, return, win rate and loss.
+    """Progress bar with remaining time, phase, transitions, speed, episodes, return, win rate and loss.
 
-    Where the output is no terminal, a line is written every half minute and at every evaluation instead.
+    Without a terminal, a line is written every half minute and at every evaluation instead.
 
     Args:
-        console: Where to; `None` for standard error.
-        has_head: Whether the run and its folder are named when it begins.
+        console: Console to write to; `None` for stderr.
+        has_head: Whether to print the run and its folder at the start.
     """
 
     def __init__(self, console: Console | None = None, *, has_head: bool = True) -> None:
@@ -37,12 +37,12 @@ class ProgressBar(Observer):
         self._began_at_share: float | None = None
 
     def on_event(self, event: Event) -> None:
-        """Take notice, and show how far the run is."""
+        """Update the display."""
         match event:
             case Began():
                 self._begin(event)
             case Learned():
-                # The figure that is called a loss, the critic's if there are several.
+                # The loss, or the critic's if there are several.
                 names = [name for name in ("loss", "critic_loss", "value_loss") if name in event.figures]
                 self._loss = f", loss {event.figures[names[0]]:.3g}" if names else ""
             case Evaluating():
@@ -60,7 +60,7 @@ class ProgressBar(Observer):
     def _begin(self, event: Began) -> None:
         self._num_phases = len(event.phases)
         if self._has_head:
-            how = "goes on" if event.transitions else "begins"
+            how = "continues" if event.transitions else "begins"
             head = f"[bold]{escape(event.run_name)}[/bold] {how}: {event.agent}, {escape(event.plan)}"
             self._console.print(head, soft_wrap=not self._console.is_terminal)
             if event.folder is not None:
@@ -76,11 +76,11 @@ class ProgressBar(Observer):
         self._draw()
 
     def _draw(self) -> None:
-        bar = Padding(Bar(total=1.0, completed=self._share, width=40), 0)  # alone in its line
+        bar = Padding(Bar(total=1.0, completed=self._share, width=40), 0)  # on its own line
         self._live.update(Group(bar, Text(self._line), Text(self._evaluation, style="dim")))
 
     def _describe(self, event: Progress) -> str:
-        """Return the share that is done, the time it took and, once it can be told, the time that is left; figures."""
+        """Return the finished share, the elapsed and (once known) the remaining time, and metrics."""
         if self._began_at_share is None:
             self._began_at_share = event.run_share
         done = event.run_share - self._began_at_share
@@ -95,7 +95,7 @@ class ProgressBar(Observer):
         )
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._live.stop()
 
 

@@ -1,4 +1,4 @@
-"""The CSV files of a run: they only grow, so that they survive a kill, and are read for plots."""
+"""CSV files of a run: append-only, so that they survive a kill, and read for plots."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 class TableWriter(Observer):
-    """Writes what happens to `episodes.csv`, `updates.csv` and `evaluations.csv`.
+    """Observer that writes `episodes.csv`, `updates.csv` and `evaluations.csv`.
 
-    They depend on the configuration alone: a run that was interrupted and resumed writes the same ones.
+    Their content depends on the configuration only: an interrupted and resumed run writes the same files.
 
     Args:
-        folder: Of the run; its files are made if need be, and what they hold stays until the run begins.
+        folder: Folder of the run; missing files are made, and existing content is kept until the run begins.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -68,7 +68,7 @@ class TableWriter(Observer):
                 self.state_dict()
 
     def _cut(self, name: str, size_bytes: int) -> None:
-        """Forget all behind the first bytes of a file.
+        """Truncate a file.
 
         Raises:
             InvalidArgument: The file is shorter.
@@ -77,15 +77,15 @@ class TableWriter(Observer):
         found = file.seek(0, os.SEEK_END)
         if found < size_bytes:
             raise InvalidArgument(
-                f"{file.name} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: put the "
-                "file back that belongs to it, or begin a new run"
+                f"{file.name} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: restore the "
+                "original file, or start a new run"
             )
         file.truncate(size_bytes)
         if not size_bytes:
             self._add(name, [[*TABLES[name]]])
 
     def _add(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows, each with a value per column; floats are written with six digits."""
+        """Add rows, each with a value per column; floats have six digits."""
         text = io.StringIO()
         shown = ([f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows)
         csv.writer(text, lineterminator="\n").writerows(shown)
@@ -99,18 +99,18 @@ class TableWriter(Observer):
                 file.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how long each file is, in bytes, after all so far is on the disk."""
+        """Flush the files to disk and return their sizes in bytes."""
         self._flush()
         for file in self._files.values():
             os.fsync(file.fileno())
         return {name: file.seek(0, os.SEEK_END) for name, file in self._files.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Cut the files to these lengths when the run goes on."""
+        """Set the sizes that files are truncated to when the run continues."""
         self._sizes = {name: int(size) for name, size in state.items()}
 
     def close(self) -> None:
-        """Write what waits and let go of the files."""
+        """Flush and close the files."""
         for file in self._files.values():
             with naming(file.name):
                 file.close()
@@ -121,10 +121,10 @@ class RunHistory:
     """The tables of a run, as polars data frames with the columns of its CSV files.
 
     Attributes:
-        name: Of the run.
+        name: Name of the run.
         episodes: A row per episode.
-        updates: A row per figure of an update.
-        evaluations: A row per figure, opponent and evaluation.
+        updates: A row per metric of an update.
+        evaluations: A row per metric, opponent and evaluation.
     """
 
     name: str
@@ -134,20 +134,22 @@ class RunHistory:
 
     @property
     def phases(self) -> list[tuple[str, int]]:
-        """Name of each phase that an episode ended in, and the transitions where it began.
+        """Name of each phase with finished episodes, and the transitions at its start.
 
-        That is the last of which the phases before it tell something: losses are told when a phase ends.
+        The start is the last entry of the phases before it, since losses are reported when a phase ends.
         """
-        told: Any = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates)])
+        entries: Any = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates)])
         names = self.episodes.select("phase", "phase_name").unique("phase", keep="first", maintain_order=True)
-        return [(name, told.filter(pl.col("phase") < phase)["transitions"].max() or 0) for phase, name in names.rows()]
+        return [
+            (name, entries.filter(pl.col("phase") < phase)["transitions"].max() or 0) for phase, name in names.rows()
+        ]
 
 
 def read_history(path: str | Path) -> RunHistory:
-    """Read what a run has written so far, also while it runs or after it was killed.
+    """Read the tables of a run, which may be running or killed.
 
     Raises:
-        InvalidArgument: It is no folder of a run.
+        InvalidArgument: The path is not the folder of a run.
     """
     folder = RunFolder.open(path)
     tables = {name: _read(getattr(folder, name), schema) for name, schema in TABLES.items()}
@@ -155,7 +157,7 @@ def read_history(path: str | Path) -> RunHistory:
 
 
 def _read(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the whole lines of a file."""
+    """Return the complete lines of a file."""
     content = path.read_bytes() if path.is_file() else b""
     content = content[: content.rfind(b"\n") + 1]
     if content.count(b"\n", 0, 4096) < 2:

@@ -1,4 +1,4 @@
-"""TensorBoard's view of a run."""
+"""TensorBoard log of a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class TensorBoardWriter(Observer):
-    """Writes means over the latest episodes, losses, evaluations and speed as scalars, over transitions.
+    """Observer that writes means over the latest episodes, losses, evaluations and speed as scalars over transitions.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -29,21 +29,21 @@ class TensorBoardWriter(Observer):
             if isinstance(event, Began):
                 from torch.utils.tensorboard import SummaryWriter
 
-                # What an interrupted run wrote after the checkpoint is hidden.
+                # Hides what an interrupted run wrote after the checkpoint.
                 self._writer = SummaryWriter(str(self._folder), purge_step=event.transitions + 1)
             elif self._writer is not None:
                 for name, value in _scalars(event).items():
                     self._writer.add_scalar(name, value, event.transitions)
 
     def state_dict(self) -> dict[str, Any]:
-        """Write what waits; `Began` says where the run goes on."""
+        """Flush the file; `Began` has the position after a resume."""
         if self._writer is not None:
             with naming(self._folder):
                 self._writer.flush()
         return {}
 
     def close(self) -> None:
-        """Write what waits and let go of the files."""
+        """Flush and close the file."""
         if self._writer is not None:
             self._writer.close()
 

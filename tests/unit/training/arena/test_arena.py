@@ -146,7 +146,7 @@ def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
         learner = small_sac(arena)
         pool = SnapshotPool(learner, 2)
         pool.add()
-        arena.begin_phase(phase_of(), (Entry(shelf=pool),))
+        arena.begin_phase(phase_of(), (Entry(source=pool),))
         arena.reset()
         (group,) = arena._opponents.groups
         player: Any = arena._opponents._players[group]
@@ -212,7 +212,7 @@ def test_a_restored_arena_keeps_opponents_and_rewards() -> None:
         learner = small_sac(arena)
         pool = SnapshotPool(learner, 1)
         pool.add()
-        entries = (WEAK, STRONG, Entry(shelf=pool, is_deterministic=False))
+        entries = (WEAK, STRONG, Entry(source=pool, is_deterministic=False))
         arena.begin_phase(phase_of(), entries)
         arena.reset(seed=9)
         list(step_through(arena, 20))

@@ -19,7 +19,7 @@ from envfleet.envs.hockey import Mode
 from envfleet.envs.hockey.game import HockeyGame
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Entry, myself
+from envfleet.training.opponents.opponents import Entry, current_learner
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.phases import Phase
 
@@ -56,9 +56,9 @@ def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
     pool.add()
     return (
         Entry(name="basic_weak", script=1),
-        Entry(shelf=pool, is_deterministic=False),
-        myself(agent, explores=False),
-        myself(agent, 2.0, explores=True),
+        Entry(source=pool, is_deterministic=False),
+        current_learner(agent, explores=False),
+        current_learner(agent, 2.0, explores=True),
     )
 
 
@@ -83,7 +83,7 @@ def test_rows_of_player_two_are_the_mirrored_game() -> None:
     weights = dict(zip(SHAPING_TERMS, (3.0, 20.0, 200.0), strict=True))
     shaping = {f"{name}_{when}": weight for name, weight in zip(TERMS, weights.values(), strict=True) for when in WHEN}
     with opened("envfleet/Hockey-v0", backend="kernel") as arena:
-        entry = myself(sac_of(arena), explores=True)
+        entry = current_learner(sac_of(arena), explores=True)
         arena.begin_phase(phase_of(reward_shaping={"N": 9, "K": 0, **shaping}), (entry,))
         seen = arena.reset(seed=5)
         two = seen[NUM_ENVS].tolist()
@@ -113,7 +113,7 @@ def test_player_two_has_its_own_rewards_and_last_observations() -> None:
         agent = sac_of(arena)
         arena.begin_phase(
             phase_of(reward_shaping=shaping, reward_bonus=bonus),
-            (myself(agent, explores=True),),
+            (current_learner(agent, explores=True),),
         )
         for *_, step in rounds(arena, agent, ReplayLearner(agent, UpdateSchedule(per_transition=0)), 60):
             happened = step.transitions

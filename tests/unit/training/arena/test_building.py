@@ -17,6 +17,7 @@ from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import parse_config
 from envfleet.training.loop.trainer import Trainer
 from envfleet.training.phases import Environment
+from envfleet.training.plan import resolve
 
 HOCKEY = known_game("hockey")
 
@@ -55,9 +56,9 @@ def test_a_thread_that_learns_beside_the_games_has_a_core(
     config = parse_config(
         {"curriculum": {"phases": [phase]}, "agent": {"type": kind, "hyperparameters": hyperparameters}}
     )
-    options, place = RunOptions(num_envs=8, device=device), config.curriculum.phases[0].environment
+    options = RunOptions(num_envs=8, device=device)
     seed = np.random.SeedSequence(0)
-    with contextlib.closing(make_arena(config, options, place, seed=seed, stopwatch=Stopwatch())) as arena:
+    with contextlib.closing(make_arena(resolve(config, options), 0, seed=seed, stopwatch=Stopwatch())) as arena:
         assert (arena.fleet.plan.backend, arena.fleet.plan.num_workers) == ("process", workers)
 
 
@@ -73,14 +74,14 @@ def test_incompatible_phases_are_refused_before_the_first() -> None:
     small, large = {"map_name": "4x4"}, {"map_name": "8x8"}
     message = r"phase 0.* Discrete\(16\) .*phase 2.* Discrete\(64\) .*train in several runs"
     with pytest.raises(InvalidArgument, match=message):
-        Trainer(plan(small, {**small, "is_slippery": False}, large))
+        Trainer(resolve(plan(small, {**small, "is_slippery": False}, large)))
 
 
 def test_phases_with_other_bounds_of_actions_are_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"phase 0.*Box\(-1.0, 1.0.*phase 1.*Box\(-2.0, 2.0"):
-        Trainer(plan({"reach": 1.0}, {"reach": 2.0}, env="tests.unit.training.own:Reaching"))
+        Trainer(resolve(plan({"reach": 1.0}, {"reach": 2.0}, env="tests.unit.training.own:Reaching")))
 
 
 def test_phases_may_change_what_agents_do_not_see() -> None:
-    with contextlib.closing(Trainer(plan({"is_slippery": True}, {"is_slippery": False}))) as trainer:
-        assert len(trainer.config.curriculum.phases) == 2
+    with contextlib.closing(Trainer(resolve(plan({"is_slippery": True}, {"is_slippery": False})))) as trainer:
+        assert len(trainer.plan.phases) == 2

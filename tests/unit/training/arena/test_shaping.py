@@ -85,9 +85,9 @@ def test_a_missing_shaping_term_is_not_zero() -> None:
     infos = {"touch": np.array([1.0, 2.0]), "puck": np.ones(2), "_puck": np.ones(2, bool), "final_info": last}
     assert in_step(infos, "touch", rows(1), 2).tolist() == [1.0, 7.0]
     assert in_step(infos, "puck", rows(), 2).tolist() == [1.0, 1.0]
-    with pytest.raises(InvalidArgument, match=r"made of 'touhc', .* they have puck, touch: "):
+    with pytest.raises(InvalidArgument, match=r"use the info 'touhc', .* have puck, touch: "):
         in_step(infos, "touhc", rows(), 2)
-    with pytest.raises(InvalidArgument, match=r"made of 'puck', .* they have touch: "):
+    with pytest.raises(InvalidArgument, match=r"use the info 'puck', .* have touch: "):
         in_step(infos, "puck", rows(1), 2)
 
 
@@ -97,5 +97,5 @@ def test_a_failed_sub_env_needs_no_terms_but_others_do() -> None:
     assert in_step(alone, "touch", rows(0), 1).tolist() == [0.0]
     infos = {"touch": np.array([1.0, 2.0]), **failed}
     assert in_step(infos, "touch", rows(0), 2).tolist() == [0.0, 2.0]
-    with pytest.raises(InvalidArgument, match="made of 'touch'"):
+    with pytest.raises(InvalidArgument, match="use the info 'touch'"):
         in_step(infos, "touch", rows(0, 1), 2)

@@ -17,8 +17,8 @@ from envfleet.envs.hockey import BasicOpponent
 from envfleet.envs.hockey.kernel.game import Hockey
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.env import KernelEnv
-from envfleet.training.games.matches import BLOCK_ROWS, Games, Rink, SeatedPolicy, Seating, play
-from envfleet.training.games.players import seat_player
+from envfleet.training.games.matches import BLOCK_ROWS, BlockPolicy, Games, GameSchedule, MatchConfig, play
+from envfleet.training.games.players import load_player
 
 pytestmark = [
     pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
@@ -42,10 +42,10 @@ def assert_same(games: Games, others: Games) -> None:
 @pytest.mark.parametrize("opponent", [sac(1), "strong"], ids=["agent", "scripted"])
 def test_games_do_not_depend_on_how_many_run_at_once(opponent: Any) -> None:
     player, games = PPO(VIEW, MOVE, PPOConfig(hidden=(96, 32)), seed=0), 21
-    every = [play(player, opponent, games, seed=3, rink=Rink(num_envs=n)) for n in (1024, 16, 7)]
+    every = [play(player, opponent, games, seed=3, match=MatchConfig(num_envs=n)) for n in (1024, 16, 7)]
     assert_same(every[0], every[1])
     assert_same(every[0], every[2])
-    alone = play(player, opponent, 2, seed=3, rink=Rink(num_envs=1))
+    alone = play(player, opponent, 2, seed=3, match=MatchConfig(num_envs=1))
     for name in vars(alone):
         np.testing.assert_array_equal(getattr(alone, name), getattr(every[0], name)[:2], err_msg=name)
 
@@ -70,13 +70,13 @@ class Strict:
 def test_policies_get_valid_observations_without_a_game(num_envs: int) -> None:
     game = find_game("tests.unit.training.duel:Numbered")
     assert game is not None
-    rink = Rink(num_envs=num_envs, game=game)
+    match = MatchConfig(num_envs=num_envs, game=game)
     agent = PPO(Numbered.view, spaces.Discrete(3), PPOConfig(hidden=(8,)), seed=0)
-    assert (play(Strict(), agent, 5, rink=rink).lengths == 1).all()
+    assert (play(Strict(), agent, 5, match=match).lengths == 1).all()
 
 
 def test_nor_do_they_if_the_policy_does() -> None:
-    games = [play(Rounded(), "strong", 140, rink=Rink(num_envs=n)) for n in (1024, 130, 11)]
+    games = [play(Rounded(), "strong", 140, match=MatchConfig(num_envs=n)) for n in (1024, 130, 11)]
     assert_same(games[0], games[1])
     assert_same(games[0], games[2])
 
@@ -101,7 +101,7 @@ def test_a_game_is_the_one_that_is_played_by_hand() -> None:
 
 @pytest.mark.parametrize("mode", ["NORMAL", "TRAIN_DEFENSE"])
 def test_both_engines_play_the_same_games(mode: str) -> None:
-    compiled, box2d = (play(Still(), "weak", 9, seed=4, rink=Rink(engine=e, mode=mode)) for e in ENGINES)
+    compiled, box2d = (play(Still(), "weak", 9, seed=4, match=MatchConfig(engine=e, mode=mode)) for e in ENGINES)
     assert_same(compiled, box2d)
 
 
@@ -138,7 +138,7 @@ def test_every_game_ends(mode: str, steps: int) -> None:
         def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
             return np.zeros((len(observations), 4))
 
-    games = play(Nothing(), Nothing(), 30, rink=Rink(mode=mode), side="left")
+    games = play(Nothing(), Nothing(), 30, match=MatchConfig(mode=mode), side="left")
     drawn = games.outcomes == 0
     assert (games.lengths[drawn] == steps).all()
     assert (games.lengths[~drawn] < steps).all()
@@ -147,12 +147,12 @@ def test_every_game_ends(mode: str, steps: int) -> None:
 
 def test_seats_are_shared_out_fairly() -> None:
     for num_games, num_envs in itertools.product((1, 127, 128, 300), (1, 7, 64, 130, 256)):
-        seating, played = Seating(num_games, num_envs), []
+        schedule, played = GameSchedule(num_games, num_envs), []
         rows = np.arange(num_envs)
-        while len(rows := seating.seat(rows)):
-            playing = seating.games[seating.rows]
-            assert len({*(playing % seating.num_places)}) == len(playing)
-            played += seating.games[rows].tolist()
+        while len(rows := schedule.seat(rows)):
+            playing = schedule.games[schedule.rows]
+            assert len({*(playing % schedule.num_places)}) == len(playing)
+            played += schedule.games[rows].tolist()
         assert sorted(played) == list(range(num_games))
 
 
@@ -165,12 +165,12 @@ def test_a_policy_sees_whole_blocks_only() -> None:
             assert deterministic
             return observations.sum(1)
 
-    seating = Seating(BLOCK_ROWS + 5, BLOCK_ROWS + 5)
-    seating.seat(np.arange(BLOCK_ROWS + 5))
+    schedule = GameSchedule(BLOCK_ROWS + 5, BLOCK_ROWS + 5)
+    schedule.seat(np.arange(BLOCK_ROWS + 5))
     observations = np.arange(2.0 * (BLOCK_ROWS + 5)).reshape(-1, 2)
-    policy = SeatedPolicy(Watching(), seating, lambda packed: packed)
+    policy = BlockPolicy(Watching(), schedule, lambda packed: packed)
     np.testing.assert_array_equal(policy.act(observations), observations.sum(1))
-    assert len(seating.seat(np.arange(BLOCK_ROWS))) == 0
+    assert len(schedule.seat(np.arange(BLOCK_ROWS))) == 0
     np.testing.assert_array_equal(policy.act(observations + 1), observations.sum(1) + 2)  # also where no game is left
     assert sizes == [BLOCK_ROWS] * 4
 
@@ -178,12 +178,12 @@ def test_a_policy_sees_whole_blocks_only() -> None:
 def test_players_are_found(tmp_path: Any) -> None:
     agent = sac()
     agent.save(tmp_path / "mine.pt")
-    player = seat_player(tmp_path / "mine.pt")
+    player = load_player(tmp_path / "mine.pt")
     assert (player.name, player.script) == ("mine", 0)
     assert_same(play(player, "weak", 5), play(agent, "weak", 5))
     agent.save(tmp_path / "checkpoints" / "best.pt")
-    assert seat_player(tmp_path).name == tmp_path.name  # as in environments for one
-    assert seat_player(BasicOpponent(weak=False)).script == 2
+    assert load_player(tmp_path).name == tmp_path.name  # as in environments for one
+    assert load_player(BasicOpponent(weak=False)).script == 2
 
 
 class Numbers:
@@ -196,7 +196,7 @@ class Numbers:
 @pytest.mark.parametrize(
     ("player", "said"),
     [
-        ("stronk", "there is no player 'stronk', expected 'weak', 'strong', 'champion', 'random', the file"),
+        ("stronk", "unknown player 'stronk', expected 'weak', 'strong', 'champion', 'random', the file"),
         (3, "a player of type int has no act_batch"),
         (
             PPO(spaces.Box(-1, 1, (3,)), MOVE),
@@ -215,6 +215,6 @@ def test_wrong_words_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="side='top': pass one of 'left', 'right', 'both'"):
         play("weak", "strong", 1, side="top")
     with pytest.raises(InvalidArgument, match="mode='DRILL': pass one of 'NORMAL'"):
-        Rink(mode="DRILL")
+        MatchConfig(mode="DRILL")
     with pytest.raises(InvalidArgument, match="games=0: pass a whole number of at least 1"):
         play("weak", "strong", 0)

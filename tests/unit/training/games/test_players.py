@@ -6,12 +6,12 @@ import pytest
 
 from envfleet.envs.games import known_game
 from envfleet.training.evaluation import evaluate
-from envfleet.training.games.players import seat_player
+from envfleet.training.games.players import load_player
 
 
 def test_the_champion_is_small() -> None:
     assert known_game("hockey").files["champion"].stat().st_size < 1_000_000
-    assert seat_player("champion").name == "champion"
+    assert load_player("champion").name == "champion"
 
 
 @pytest.mark.parametrize("opponent", ["strong", "weak"])

@@ -21,6 +21,7 @@ from envfleet.errors import TrainingDiverged
 from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import parse_config
 from envfleet.training.events import Episodes, Learned
+from envfleet.training.plan import resolve
 
 AGENTS = {
     "SAC": {"hidden": [16], "num_steps": 2},
@@ -46,7 +47,7 @@ def config_of(agent: str, hyperparameters: dict[str, Any] | None = None, **train
 @contextlib.contextmanager
 def trainer_of(agent: str, *observers: Any, **training: Any) -> Iterator[Trainer]:
     with contextlib.closing(
-        Trainer(config_of(agent, **training), RunOptions(num_envs=3), observers=observers)
+        Trainer(resolve(config_of(agent, **training), RunOptions(num_envs=3)), observers=observers)
     ) as trainer:
         yield trainer
 

@@ -18,8 +18,9 @@ from envfleet.errors import InvalidArgument, ObservationError, RestartBudgetSpen
 from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Evaluating, Learned, PhaseBegan, Saved
-from envfleet.training.loop.examining import Examiner
+from envfleet.training.loop.evaluator import Evaluator
 from envfleet.training.loop.learners import SlabLearner
+from envfleet.training.plan import resolve
 from envfleet.training.single_run import stop_requests
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -55,7 +56,7 @@ def config_of(
 
 
 def trained(config: RunConfig, num_envs: int = 2, watcher: Watcher | None = None, **more: Any) -> Trainer:
-    trainer = Trainer(config, RunOptions(num_envs=num_envs, **more), observers=[watcher or Watcher()])
+    trainer = Trainer(resolve(config, RunOptions(num_envs=num_envs, **more)), observers=[watcher or Watcher()])
     with contextlib.closing(trainer):
         trainer.run()
     return trainer
@@ -68,7 +69,7 @@ def test_updates_per_transition_do_not_depend_on_num_envs(num_envs: int) -> None
 
 
 def test_the_first_actions_are_uniform() -> None:
-    trainer = Trainer(config_of({"transitions": 2000}, warmup_steps=2000), RunOptions(num_envs=4))
+    trainer = Trainer(resolve(config_of({"transitions": 2000}, warmup_steps=2000), RunOptions(num_envs=4)))
     with contextlib.closing(trainer):
         trainer.run()
         assert isinstance(trainer.agent, DDDQN)
@@ -327,14 +328,14 @@ def test_a_second_ctrl_c_does_what_it_always_does() -> None:
 @pytest.mark.parametrize("agent", ["DDDQN", "PPO"])
 def test_resumed_runs_do_not_join_new_and_old_episodes(agent: str) -> None:
     config = config_of({"transitions": 120}, agent=agent, rollout_steps=16)
-    with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as first:
+    with contextlib.closing(Trainer(resolve(config, RunOptions(num_envs=2)))) as first:
         first.begin()
         for _ in range(9):
             first.round()
         state = first.state_dict()
     state["arena"]["fleet"] = None  # as of a service, which keeps nothing
     happened: list[Transitions] = []
-    with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as second:
+    with contextlib.closing(Trainer(resolve(config, RunOptions(num_envs=2)))) as second:
         with pytest.warns(RuntimeWarning, match="new episodes begin"):
             second.load_state_dict(state)
         learner = second._learner
@@ -361,7 +362,7 @@ def test_all_observers_are_closed_even_if_one_fails() -> None:
             raise OSError("the disk is full")
 
     watcher = Watcher()
-    trainer = Trainer(config_of({"transitions": 10}), observers=[Stubborn(), watcher])
+    trainer = Trainer(resolve(config_of({"transitions": 10})), observers=[Stubborn(), watcher])
     with pytest.raises(OSError, match="the disk is full"):
         trainer.close()
     assert watcher.is_closed
@@ -434,15 +435,15 @@ def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_evaluations_survive_what_the_run_survives() -> None:
     trainer = trained(config_of({"transitions": 12}, env=f"{ENVS}:fragile"), 2, backend="serial", on_failure="restart")
-    assert trainer.tally.examination is not None
-    assert [one["mean_length"] <= 6 for one in trainer.tally.examination.results.values()] == [True]
+    assert trainer.tally.evaluation is not None
+    assert [one["mean_length"] <= 6 for one in trainer.tally.evaluation.results.values()] == [True]
 
 
 def test_evaluations_run_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINER", str(os.getpid()))
     config = config_of({"transitions": 160}, env=f"{ENVS}:Elsewhere", eval_games=3)
     trainer = trained(config, 4, backend="process", workers=2)
-    assert trainer.tally.examination is not None
+    assert trainer.tally.evaluation is not None
     with pytest.raises(SubEnvError, match="this is the trainer's process"):
         trained(config, 1, backend="serial")
 
@@ -451,7 +452,7 @@ def test_an_agent_is_saved_though_its_last_evaluation_fails(tmp_path: Path, monk
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no games today")
 
-    monkeypatch.setattr(Examiner, "examine", fail)
+    monkeypatch.setattr(Evaluator, "evaluate", fail)
     with pytest.raises(RuntimeError, match="no games today"):
         train(config_of({"transitions": 100}), base_output_dir=tmp_path, run_name="a", verbose=False)
     assert (tmp_path / "a" / "resume.pt").is_file()
@@ -462,12 +463,14 @@ def test_who_stops_an_evaluation_gets_it_when_the_run_goes_on() -> None:
     watcher, again = Watcher(), Watcher()
     whole = Watcher()
     trained(config, 2, whole)
-    with contextlib.closing(Trainer(config, RunOptions(num_envs=2), observers=[watcher])) as trainer:
-        assert trainer.run(lambda: trainer.tally.is_examination_due) == "interrupted"
+    with contextlib.closing(Trainer(resolve(config, RunOptions(num_envs=2)), observers=[watcher])) as trainer:
+        assert trainer.run(lambda: trainer.tally.is_evaluation_due) == "interrupted"
         assert [event.transitions for event in watcher.of(Evaluating)] == [100]
         assert not watcher.of(Evaluated)
         state = pickle.loads(pickle.dumps(trainer.state_dict()))
-    with contextlib.closing(Trainer(config, RunOptions(num_envs=2), observers=[again], is_resumed=True)) as trainer:
+    with contextlib.closing(
+        Trainer(resolve(config, RunOptions(num_envs=2)), observers=[again], is_resumed=True)
+    ) as trainer:
         trainer.load_state_dict(state)
         assert trainer.run() == "completed"
     told, expected = ([(event.transitions, event.score) for event in one.of(Evaluated)] for one in (again, whole))

@@ -11,6 +11,7 @@ import pytest
 from envfleet.training.config import parse_config
 from envfleet.training.events import Began, Event, Observer
 from envfleet.training.loop.trainer import Trainer
+from envfleet.training.plan import resolve
 
 
 class Counter(Observer):
@@ -34,8 +35,8 @@ def test_two_observers_of_one_class_keep_a_state_each() -> None:
     config = parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": "PPO"}})
     again = [Counter(), Counter()]
     with (
-        contextlib.closing(Trainer(config, observers=[Counter(3), Counter(5)])) as trainer,
-        contextlib.closing(Trainer(config, observers=again, is_resumed=True)) as resumed,
+        contextlib.closing(Trainer(resolve(config), observers=[Counter(3), Counter(5)])) as trainer,
+        contextlib.closing(Trainer(resolve(config), observers=again, is_resumed=True)) as resumed,
     ):
         trainer.begin()
         resumed.load_state_dict(trainer.state_dict())
@@ -54,7 +55,7 @@ def test_an_observer_that_raises_is_named() -> None:
     phase = {"name": "a", "transitions": 8, "environment": {"id": "CartPole-v1"}}
     config = parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": "PPO"}})
     with (
-        contextlib.closing(Trainer(config, observers=[Counter(), Faulty()])) as trainer,
+        contextlib.closing(Trainer(resolve(config), observers=[Counter(), Faulty()])) as trainer,
         pytest.raises(KeyError, match="reward") as caught,
     ):
         trainer.run()

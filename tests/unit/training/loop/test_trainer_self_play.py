@@ -10,6 +10,7 @@ import torch
 
 from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.plan import resolve
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -33,7 +34,7 @@ def config_of(opponent: dict[str, Any], agent: dict[str, Any] = PPO, **more: Any
 
 @contextlib.contextmanager
 def opened(config: RunConfig) -> Any:
-    with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as trainer:
+    with contextlib.closing(Trainer(resolve(config, RunOptions(num_envs=2)))) as trainer:
         yield trainer
 
 

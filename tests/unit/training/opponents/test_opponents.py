@@ -16,10 +16,10 @@ from envfleet.agents import DDDQN, SAC, ActionTable, DDDQNConfig, SACConfig
 from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
 from envfleet.training import train
-from envfleet.training.games.matches import Rink, play
-from envfleet.training.games.players import OwnPlayer
-from envfleet.training.opponents.opponents import Entry, Opponents, myself
-from envfleet.training.opponents.pool import Files, SnapshotPool, as_player
+from envfleet.training.games.matches import MatchConfig, play
+from envfleet.training.games.players import UserPlayer
+from envfleet.training.opponents.opponents import Entry, Opponents, current_learner
+from envfleet.training.opponents.pool import FilePlayers, SnapshotPool, as_player
 
 SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -34,7 +34,7 @@ def agent_of(seed: int = 0, **more: Any) -> SAC:
 
 def opponents_of(*entries: Entry) -> Opponents:
     opponents = Opponents(4, ACTIONS, seed=np.random.SeedSequence(0))
-    opponents.cast(entries)
+    opponents.set_entries(entries)
     opponents.draw(ALL)
     return opponents
 
@@ -55,7 +55,7 @@ def test_an_unchanged_learner_adds_no_snapshot() -> None:
 
 def test_the_learner_as_its_own_opponent_changes_with_it() -> None:
     learner = agent_of(warmup=100)
-    opponents = opponents_of(myself(learner, explores=False))
+    opponents = opponents_of(current_learner(learner, explores=False))
     before = opponents.act(LOOK)
     assert (before == learner.act_batch(LOOK, deterministic=True)).all()
     learner.set_weights(agent_of(seed=5).weights())
@@ -72,7 +72,7 @@ def test_sampling_opponents_sample_from_their_policy() -> None:
     learner.set_weights(weights)
     pool = SnapshotPool(learner, 1)
     pool.add()
-    opponents = opponents_of(Entry(shelf=pool, is_deterministic=False))
+    opponents = opponents_of(Entry(source=pool, is_deterministic=False))
     first, second = opponents.act(LOOK), opponents.act(LOOK)
     assert np.abs(first - np.tanh([2.0, -2.0])).max() < 0.01
     assert not (first == second).all()
@@ -89,7 +89,7 @@ def test_snapshots_are_fixed_named_and_rated() -> None:
     learner = agent_of()
     pool = SnapshotPool(learner, 3)
     add_snapshot(pool, learner, 1000)
-    opponents = opponents_of(Entry(shelf=pool, matchmaking="latest"))
+    opponents = opponents_of(Entry(source=pool, matchmaking="latest"))
     before = opponents.act(LOOK)
     learner.set_weights(agent_of(seed=5).weights())
     assert (opponents.act(LOOK) == before).all()
@@ -112,7 +112,7 @@ def test_networks_that_nobody_plays_against_are_let_go_of(monkeypatch: pytest.Mo
     pool = SnapshotPool(learner, 9)
     for number in range(9):
         add_snapshot(pool, learner, number)
-    opponents = opponents_of(Entry(shelf=pool))
+    opponents = opponents_of(Entry(source=pool))
     met: set[str] = set()
     for _ in range(30):
         opponents.draw(ALL)
@@ -127,14 +127,14 @@ def test_a_snapshot_finishes_its_game_despite_newer_ones(monkeypatch: pytest.Mon
     learner = agent_of()
     pool = SnapshotPool(learner, 1)
     add_snapshot(pool, learner, 1)
-    opponents = opponents_of(Entry(shelf=pool))
+    opponents = opponents_of(Entry(source=pool))
     add_snapshot(pool, learner, 2)
     opponents.draw(np.array([0]))
     assert opponents.names(np.array([0, 1])) == ("snapshot_000000002", "snapshot_000000001")
     assert [*pool.rates] == ["snapshot_000000002"]
     saved = opponents.state_dict()
     again = Opponents(4, ACTIONS, seed=np.random.SeedSequence(9))
-    again.cast((Entry(shelf=pool),))
+    again.set_entries((Entry(source=pool),))
     again.load_state_dict(saved)
     assert again.names(ALL) == opponents.names(ALL)
     assert (again.act(LOOK) == opponents.act(LOOK)).all()
@@ -147,13 +147,13 @@ def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
     learner = agent_of()
     pool = SnapshotPool(learner, 1)
     add_snapshot(pool, learner, 1)
-    opponents = opponents_of(Entry(shelf=pool))
+    opponents = opponents_of(Entry(source=pool))
     add_snapshot(pool, learner, 2)
     opponents.draw(ALL)
     fresh = SnapshotPool(learner, 1)
     fresh.load_state_dict(pool.state_dict())
     again = Opponents(4, ACTIONS, seed=np.random.SeedSequence(9))
-    again.cast((Entry(shelf=fresh),))
+    again.set_entries((Entry(source=fresh),))
     again.load_state_dict(opponents.state_dict())
     assert again.names(ALL) == ("snapshot_000000002",) * 4
 
@@ -161,11 +161,11 @@ def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
 def test_files_of_a_folder_are_drawn_latest_by_name(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         agent_of(seed=number).save(tmp_path / f"{number}.pt")
-    latest = opponents_of(Entry(shelf=Files(tmp_path, agent_of()), matchmaking="latest"))
+    latest = opponents_of(Entry(source=FilePlayers(tmp_path, agent_of()), matchmaking="latest"))
     assert latest.names(ALL) == ("3",) * 4
     assert np.allclose(latest.act(LOOK), agent_of(seed=3).act_batch(LOOK, deterministic=True), atol=1e-6)
     with pytest.raises(InvalidArgument, match="no saved agent"):
-        Files(tmp_path / "nowhere", agent_of())
+        FilePlayers(tmp_path / "nowhere", agent_of())
 
 
 def test_checkpoints_of_a_run_are_drawn_latest_is_not_best(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_checkpoints_of_a_run_are_drawn_latest_is_not_best(tmp_path: Path) -> No
         agent_of().save(tmp_path / "checkpoints" / f"{name}.pt")
     (tmp_path / "resume.pt").write_bytes(b"all that a run needs to resume")
     for folder in (tmp_path, tmp_path / "checkpoints"):
-        latest = opponents_of(Entry(shelf=Files(folder, agent_of()), matchmaking="latest"))
+        latest = opponents_of(Entry(source=FilePlayers(folder, agent_of()), matchmaking="latest"))
         assert latest.names(ALL) == ("000000000100",) * 4
 
 
@@ -212,7 +212,7 @@ made: list[Any] = []
 
 def opposed() -> Opponents:
     opponents = Opponents(4, HOCKEY.action_space, seed=np.random.SeedSequence(0))
-    opponents.cast([Entry(name="own", make=lambda seed: OwnPlayer(f"{__name__}:Counting", HOCKEY, seed))])
+    opponents.set_entries([Entry(name="own", make=lambda seed: UserPlayer(f"{__name__}:Counting", HOCKEY, seed))])
     opponents.draw(ALL)
     return opponents
 
@@ -233,7 +233,7 @@ def test_an_opponent_is_told_when_its_episodes_begin() -> None:
 
 def test_and_in_evaluations() -> None:
     made.clear()
-    games = play("strong", f"{__name__}:Counting", 5, seed=1, rink=Rink(num_envs=2))
+    games = play("strong", f"{__name__}:Counting", 5, seed=1, match=MatchConfig(num_envs=2))
     seen = np.stack(made)
     for number, length in enumerate(games.lengths.tolist()):
         assert {1, length} <= {*seen[:, number].tolist()}

@@ -156,7 +156,7 @@ def _opponent(opponent: dict[str, Any], path: str, notes: list[str], left_out: s
         del found["checkpoint"]
     if found.get("type") in ("archive", "run_checkpoints"):
         found["type"] = "snapshots"
-    if found.get("type") not in ("self_play", "snapshots"):  # they have no other way to act
+    if found.get("type") not in ("self_play", "snapshots"):  # other opponents have no such choice
         found.pop("deterministic", None)
     elif found.get("deterministic"):
         notes.append(f"{path}.deterministic was ignored there and counts here; leave it out for an opponent that draws")

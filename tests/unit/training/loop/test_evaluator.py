@@ -11,12 +11,12 @@ from gymnasium import spaces
 from tests.unit.training.own import Corridor, Looking
 
 from envfleet.agents import SAC, SACConfig
-from envfleet.envs.games import known_game
 from envfleet.training.config import parse_config
 from envfleet.training.evaluation import Evaluation, Rating, Score
-from envfleet.training.games.matches import Rink, play
-from envfleet.training.loop.examining import Examiner, rate_learner
+from envfleet.training.games.matches import MatchConfig, play
+from envfleet.training.loop.evaluator import Evaluator, rate_learner
 from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.plan import resolve
 
 HOCKEY = spaces.Box(-np.inf, np.inf, (18,), np.float32), spaces.Box(-1.0, 1.0, (4,), np.float32)
 
@@ -84,8 +84,8 @@ def test_least_rated_snapshots_play_first_newest_of_equals() -> None:
 def test_evaluations_use_snapshots_but_not_the_current_learner() -> None:
     learner = learner_of()
     pool = pool_of(learner, 1, 2, 3, 4)
-    examiner = Examiner(config_of(8), known_game("hockey"), seed=1)
-    result = examiner.examine(learner, pool)
+    evaluator = Evaluator(resolve(config_of(8)), seed=1)
+    result = evaluator.evaluate(learner, pool)
     assert set(result.results) == {"basic_strong", "basic_weak", "pool"}
     assert result.results["pool"]["games"] == 9  # 3 against each of three
     assert set(result.ratings) == {"learner", *(f"snapshot_00000000{number}" for number in (2, 3, 4))}
@@ -93,8 +93,8 @@ def test_evaluations_use_snapshots_but_not_the_current_learner() -> None:
     learner.set_weights(learner_of(9).weights())
     after = pool.player("snapshot_000000004").weights()["actor"]
     assert all((before[name] == after[name]).all() for name in before)
-    without = examiner.examine(learner_of(), pool_of(learner_of()))
-    examiner.close()
+    without = evaluator.evaluate(learner_of(), pool_of(learner_of()))
+    evaluator.close()
     assert set(without.ratings) == {"learner"}
     assert without.score == pytest.approx(result.score)
 
@@ -117,16 +117,16 @@ def test_one_fleet_plays_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> Non
             "agent": {"type": "PPO"},
         }
     )
-    with contextlib.closing(Examiner(config, None, seed=1)) as examiner:
-        results = [vars(examiner.examine(Looking(), pool_of(learner_of()))) for _ in range(3)]  # type: ignore[arg-type]
+    with contextlib.closing(Evaluator(resolve(config), seed=1)) as evaluator:
+        results = [vars(evaluator.evaluate(Looking(), pool_of(learner_of()))) for _ in range(3)]  # type: ignore[arg-type]
         assert results[0] == results[1] == results[2]
     assert Counted.made == 5
 
 
 def test_games_are_the_same_in_a_larger_fleet() -> None:
-    rink = Rink(num_envs=300)
-    with rink.open(300) as fleet:
+    match = MatchConfig(num_envs=300)
+    with match.open(300) as fleet:
         for games in (140, 7):
             expected = play("strong", learner_of(), games, seed=2)
-            actual = play("strong", learner_of(), games, seed=2, rink=rink, fleet=fleet)
+            actual = play("strong", learner_of(), games, seed=2, match=match, fleet=fleet)
             assert all(np.array_equal(vars(actual)[name], vars(expected)[name]) for name in vars(actual))
