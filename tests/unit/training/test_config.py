@@ -215,7 +215,10 @@ def test_limits_of_a_run_are_numbers_above_0(name: str, value: Any) -> None:
 def test_keep_mode_may_stand_next_to_kwargs() -> None:
     """Files written before settings of games moved into `kwargs`, and the copies in the folders of their runs."""
     phase = {"name": "a", "episodes": 1, "opponent": {"type": "none"}}
-    old = {"curriculum": {"phases": [phase | {"environment": {"keep_mode": False}}]}, "agent": {"type": "SAC"}}
+    old: dict[str, Any] = {
+        "curriculum": {"phases": [phase | {"environment": {"keep_mode": False}}]},
+        "agent": {"type": "SAC"},
+    }
     assert parse_config(old).curriculum.phases[0].environment.kwargs == {"keep_mode": False}
     old["curriculum"]["phases"][0]["environment"] = {"id": "CartPole-v1", "keep_mode": True}
     assert parse_config(old).curriculum.phases[0].environment.kwargs == {}

@@ -196,7 +196,7 @@ class Endless(gymnasium.Env[Any, Any]):
 
 def test_an_endless_episode_is_cut_in_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.training.games.matches.MOST_STEPS", 30)
-    with pytest.warns(RuntimeWarning, match="had no end after 30 steps"):
+    with pytest.warns(RuntimeWarning, match="had not ended after 30 steps"):
         returns = evaluate_returns(Leaning(), Endless, episodes=5, num_envs=2)
     assert (returns.env, returns.mean, returns.low, returns.high, returns.mean_length) == (
         "Endless",
