@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from benchmarks.case import Record, Session
+from benchmarks.report import number
 from gymnasium.vector import AsyncVectorEnv
 
 import envfleet
@@ -69,7 +70,8 @@ def compare_fleets(
 def _record(session: Session, setting: str, run: Run) -> None:
     for entry in run.entries:
         if entry.rates:
-            session.add(Record(setting, entry.contender.removeprefix("envfleet-"), entry.rates))
+            notes = {"µs of CPU per transition": number(1e6 * statistics.median(entry.cpu_s))}
+            session.add(Record(setting, entry.contender.removeprefix("envfleet-"), entry.rates, notes))
         elif "rewritten in C++" not in entry.problem:
             session.progress(f"{setting}, {entry.label}: {entry.problem}\n")
 

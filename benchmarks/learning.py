@@ -66,46 +66,16 @@ class Task:
         return round(self.num_envs * self.updates)
 
 
-def _task(agent: str, env: str, goal: float, **options: Any) -> Task:
-    hyperparameters = options.pop("hyperparameters")
-    return Task(f"envfleet/{env}", env, agent, goal=goal, hyperparameters=hyperparameters, **options)
-
-
 _SWING = {"hidden": (64, 64), "batch_size": 128, "learning_rate": 1e-3, "capacity": 20_000, "target_tau": 0.01}
-_SWING_BUDGET: dict[str, Any] = {"transitions": 8_000, "num_envs": 4, "updates": 1.0, "every": 1_000}
-_BALANCE = {
-    "hidden": (128, 128),
-    "batch_size": 128,
-    "learning_rate": 5e-4,
-    "capacity": 50_000,
-    "num_steps": 3,
-    "epsilon_end": 0.04,
-    "epsilon_transitions": 8_000,
-}
+_BALANCE = {"hidden": (128, 128), "batch_size": 128, "learning_rate": 5e-4, "capacity": 50_000, "num_steps": 3}
+_BALANCE |= {"epsilon_end": 0.04, "epsilon_transitions": 8_000}
 _BALANCE_PPO = {"learning_rate": 1e-3, "num_minibatches": 4, "gae_lambda": 0.9}
+_PENDULUM, _CARTPOLE = ("envfleet/Pendulum-v1", "Pendulum-v1"), ("envfleet/CartPole-v1", "CartPole-v1")
 TASKS = {
-    "SAC": _task("SAC", "Pendulum-v1", -200.0, hyperparameters=_SWING, **_SWING_BUDGET),
-    "TD3": _task("TD3", "Pendulum-v1", -200.0, hyperparameters=_SWING, **_SWING_BUDGET),
-    "DDDQN": _task(
-        "DDDQN",
-        "CartPole-v1",
-        475.0,
-        hyperparameters=_BALANCE,
-        transitions=50_000,
-        num_envs=8,
-        updates=0.5,
-        every=5_000,
-    ),
-    "PPO": _task(
-        "PPO",
-        "CartPole-v1",
-        475.0,
-        hyperparameters=_BALANCE_PPO,
-        transitions=102_400,
-        num_envs=16,
-        updates=64,
-        every=10_240,
-    ),
+    "SAC": Task(*_PENDULUM, "SAC", 8_000, 4, _SWING, 1.0, every=1_000, goal=-200.0),
+    "TD3": Task(*_PENDULUM, "TD3", 8_000, 4, _SWING, 1.0, every=1_000, goal=-200.0),
+    "DDDQN": Task(*_CARTPOLE, "DDDQN", 50_000, 8, _BALANCE, 0.5, every=5_000, goal=475.0),
+    "PPO": Task(*_CARTPOLE, "PPO", 102_400, 16, _BALANCE_PPO, 64, every=10_240, goal=475.0),
 }
 """Tasks of the case `agents`, evaluated while they train."""
 
@@ -116,15 +86,7 @@ _LANDER = {**_DDDQN, "learning_rate": 6e-4, "hidden": (128, 128), "epsilon_end":
 _CHEETAH = {**_SAC, "learning_rate": 3e-4, "hidden": (256, 256)}
 _BREAKOUT = {**_PPO, "learning_rate": 1e-3, "hidden": (128,), "activation": "relu"}
 LONG_TASKS = {
-    "Pendulum": Task(
-        "envfleet/Pendulum-v1",
-        "Pendulum-v1",
-        "SAC",
-        10_000,
-        4,
-        {**_SAC, "learning_rate": 1e-3, "hidden": (128, 128)},
-        1.0,
-    ),
+    "Pendulum": Task(*_PENDULUM, "SAC", 10_000, 4, {**_SAC, "learning_rate": 1e-3, "hidden": (128, 128)}, 1.0),
     "LunarLander": Task("LunarLander-v3", "LunarLander-v3", "DDDQN", 60_000, 4, _LANDER, 0.5),
     "Breakout": Task("envfleet/MinAtar-Breakout-v1", "MinAtar/Breakout-v1", "PPO", 300_000, 16, _BREAKOUT, 128),
     "HalfCheetah": Task("HalfCheetah-v5", "HalfCheetah-v5", "SAC", 100_000, 4, _CHEETAH, 0.5, warmup=10_000),

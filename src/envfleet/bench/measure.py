@@ -67,6 +67,16 @@ def tree_memory_bytes() -> int:
     return total
 
 
+def tree_cpu_s() -> float:
+    """Return the CPU time of this process and its living descendants, in seconds."""
+    total = time.process_time()
+    for process in require_psutil().Process().children(recursive=True):
+        with contextlib.suppress(require_psutil().Error):  # the process has exited
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
 def build_one(state: State, workload: Workload) -> None:
     """Build and close one environment."""
     workload.build().close()
@@ -99,10 +109,16 @@ def open_runner(
     return start_s, max(0, tree_memory_bytes() - memory_before)
 
 
-def step_runner(state: State, key: Hashable, seconds: float) -> float:
-    """Return the transitions per second of the sub-environments under `key`."""
+def step_runner(state: State, key: Hashable, seconds: float) -> tuple[float, float]:
+    """Return transitions per second and CPU seconds per transition of the sub-environments under `key`.
+
+    The CPU time is that of this process and its descendants, including the warm-up.
+    """
     runner, actions = state[key]
-    return measure_rate(runner, actions, seconds)
+    cpu_before_s, start = tree_cpu_s(), time.perf_counter()
+    rate = measure_rate(runner, actions, seconds)
+    wall_s = time.perf_counter() - start
+    return rate, (tree_cpu_s() - cpu_before_s) / (rate * wall_s)
 
 
 def close_others(state: State, kept: Collection[Hashable]) -> None:

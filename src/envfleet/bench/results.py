@@ -97,6 +97,7 @@ class ContenderResult(Rated):
         start_s: Seconds to build all sub-environments and reset them once; `None` unless measured.
         memory_bytes: Growth of the process tree by all sub-environments; `None` unless measured.
         line: Line of code that makes the fleet; empty for other libraries.
+        cpu_s: CPU seconds per transition of the contender's processes, one figure per round.
     """
 
     contender: str
@@ -105,6 +106,7 @@ class ContenderResult(Rated):
     start_s: float | None = None
     memory_bytes: int | None = None
     line: str = ""
+    cpu_s: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

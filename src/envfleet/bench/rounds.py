@@ -167,9 +167,10 @@ class _Entrant:
             self.entry = dataclasses.replace(self.entry, start_s=opening[0], memory_bytes=opening[1])
 
     def measure(self, seconds: float) -> None:
-        rate = self._call(measure.step_runner, seconds + _GRACE_S, "run", seconds)
-        if rate is not None:
-            self.entry = dataclasses.replace(self.entry, rates=(*self.entry.rates, rate))
+        measured = self._call(measure.step_runner, seconds + _GRACE_S, "run", seconds)
+        if measured is not None:
+            rates, cpu_s = (*self.entry.rates, measured[0]), (*self.entry.cpu_s, measured[1])
+            self.entry = dataclasses.replace(self.entry, rates=rates, cpu_s=cpu_s)
 
     def close(self) -> None:
         if self._child is not None:
@@ -189,6 +190,6 @@ class _Entrant:
             return self._child.call(function, timeout_s, *args)
         except ChildFailed as error:
             problem = str(error).removeprefix(f"{self.contender.label}: ")
-            self.entry = dataclasses.replace(self.entry, problem=problem, rates=())
+            self.entry = dataclasses.replace(self.entry, problem=problem, rates=(), cpu_s=())
             self.kill()
             return None

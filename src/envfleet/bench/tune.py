@@ -218,7 +218,7 @@ class Evaluator:
         workers = None if candidate.backend == "serial" else candidate.workers
         arguments = EnvFleet(candidate.backend), self._workload, candidate.num_envs, workers
         self._child.call(measure.open_runner, _TIMEOUT_S, candidate, *arguments)
-        return self._child.call(measure.step_runner, seconds + _TIMEOUT_S, candidate, seconds)
+        return self._child.call(measure.step_runner, seconds + _TIMEOUT_S, candidate, seconds)[0]
 
     def keep(self, candidates: Collection[Candidate]) -> None:
         """Close all others; if that fails, kill the child, and build candidates again when they are needed."""

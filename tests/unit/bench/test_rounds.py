@@ -33,6 +33,8 @@ def test_a_measured_contender_has_all_its_figures():
     entry = run_contest(contest, SECONDS, ROUNDS, ignore).entries[0]
     assert len(entry.rates) == ROUNDS
     assert min(entry.rates) > 0
+    assert len(entry.cpu_s) == ROUNDS
+    assert min(entry.cpu_s) > 0
     assert entry.start_s is not None
     assert entry.memory_bytes is not None
 
