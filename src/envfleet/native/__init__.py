@@ -1,1 +1,1 @@
-"""Tools on top of numba and LLVM: compiling and caching functions, vector code, and the threads of SciPy's BLAS."""
+"""Toolbox of compiled code: functions made compilable, draws, programs, their cache, and numba's private parts."""

@@ -1,4 +1,12 @@
-"""What numba says of a kernel it cannot compile, in the words of the person who wrote the kernel."""
+"""Explanations of numba's errors for the author of the functions: the user's line, the reason and the fix.
+
+Problem. Numba's errors are pages about its own types and passes; the user's line is somewhere in them, or missing.
+
+Solution. The innermost line that is not numba's, generated or of this package is the place. The first pattern of
+`_ADVICE` that matches the text gives the reason and the fix; otherwise numba's first sentence follows the place.
+
+What remains. The texts are numba's and change with its versions; tests compile an example of each.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +22,20 @@ _GENERATED = re.compile(r"-[0-9a-f]{24}$")
 _OURS = (Path(__file__).parent, Path(__file__).parents[1] / "kernels")
 
 OURS = "envfleet: it "
-"""What compile errors begin with that we raise ourselves."""
+"""Prefix of compile errors that this package raises."""
 
 READ_ONLY = (
-    "writes to a parameter, an action, a constant or, in observe, the state, which can only be read there: make it a "
+    "writes to a parameter, an action, a constant or, in observe, the state, which are read-only there: make it a "
     "field of the state, and write that in reset and step"
 )
 _ADVICE = (
     (OURS + r"(?P<rule>[^\n]+)", "{rule}"),
     (r"Cannot modify readonly array|an explicit output that is read-only", READ_ONLY),
     (r"choose_draw", "calls a method of `rng` with arguments that kernels do not have, such as size or dtype"),
-    (r"exception_match", "catches exceptions by type, which compiled code cannot: look at the value before, with `if`"),
+    (
+        r"exception_match",
+        "catches exceptions by type, which compiled code does not support: check the value before, with `if`",
+    ),
     (
         r"getitem\(Tuple\([^\n]*Dispatcher|getiter with [^\n]*Dispatcher",
         "takes a function from a tuple by a number that is not a constant: write `if` and `elif` around calls",
@@ -32,18 +43,21 @@ _ADVICE = (
     (r"Untyped global name '(?P<name>any|all)'", "calls {name}: write a loop, or np.{name} of an array"),
     (r"Untyped global name 'reversed'", "calls reversed: count down, as in `for k in range(n - 1, -1, -1)`"),
     (r"Untyped global name '(?P<name>\w+)'", "calls {name}, which compiled code does not have: write a loop"),
-    (r"`[^`\n]*:=[^`\n]*`.*Type of variable '\$", "assigns by `:=`, which fails here: assign on a line of its own"),
+    (r"`[^`\n]*:=[^`\n]*`.*Type of variable '\$", "assigns by `:=`, which fails here: assign on a separate line"),
     (r"UNPACK_EX", "unpacks by a star: take each part by its index"),
     (r"Unknown attribute '(?P<name>\w+)' of type int", "uses .{name}, but IntEnum members are numbers: leave it out"),
     (r"setitem\(array\([^\n]*, Tuple\(", "assigns a tuple of several types to an array: write a list"),
     (r'due to "TypeError: (?P<why>[^"]+)"', "calls a function wrongly: {why}"),
     (
         r"Can't unify return type from the following types: (?P<types>[^\n]+)",
-        "returns {types} on different ways through it: return equally many values, of the same types, on every way",
+        "returns {types} on different paths: return the same number of values, of the same types, on every path",
     ),
     (r"reshape\(\)|linking files", "reshapes what is not contiguous, as `out` on a GPU: write `out.flat[k] = …`"),
-    (r"yield in a closure|use of yield", "has a generator expression, which cannot be compiled: write a loop"),
-    (r"IMPORT_NAME", "imports in a function, which cannot be compiled: import at the top of the module"),
+    (
+        r"yield in a closure|use of yield",
+        "has a generator expression, which compiled code does not support: write a loop",
+    ),
+    (r"IMPORT_NAME", "imports in a function, which compiled code does not support: import at the top of the module"),
     (
         r"Unknown attribute '(?P<name>\w+)' of type Module\(<module '(?P<module>[\w.]+)'",
         "uses {module}.{name}, which compiled code does not have: write it out, or see what NumPy has",
@@ -60,7 +74,7 @@ _ADVICE = (
     (r"NameError: name '(?P<name>\w+)' is not defined", "uses {name}, which is not defined"),
     (
         r"Cannot unify (?P<one>[\w(),. ]+?) and (?P<two>[\w(),. ]+?) for '(?P<name>[$\w]+)[\w.]*'",
-        "gives {name} values of two types, {one} and {two}: make them one, as with float(...)",
+        "assigns values of two types to {name}, {one} and {two}: convert one, as with float(...)",
     ),
     (
         r"No implementation of function .+? found for signature:\s+>>> (?P<call>.+?)\n",
@@ -74,34 +88,34 @@ _ADVICE = (
 
 
 def describe_line(file: str, line: int, function: str = "") -> str:
-    """Return a line of a user's code, with its text if it can be read."""
+    """Describe a line of a user's code, with its text if the file is readable."""
     text = linecache.getline(file, line).strip()
     return f"{file}:{line}" + (f", in {function}" if function else "") + (f" (`{text}`)" if text else "")
 
 
 def explain(name: str, error: Exception) -> str:
-    """Say what cannot be compiled, where, and what to do.
+    """Explain what numba failed to compile, where, and what to do.
 
     Args:
-        name: Name of the class whose functions were compiled.
+        name: Name of the class that has the functions.
         error: Numba's error.
     """
     text = _ANSI.sub("", str(error))
     place = f"{name} cannot be compiled{_describe_place(text) or _find_line(error)}"
     for pattern, advice in _ADVICE:
-        found = re.search(pattern, f"{place}\n{text}", re.DOTALL)
-        if found:
-            # What has no name in the source has one of numba's, which begins with "$".
-            named = found.groupdict().items()
+        match = re.search(pattern, f"{place}\n{text}", re.DOTALL)
+        if match:
+            # Expressions without a name in the source have names by numba, which begin with "$".
+            named = match.groupdict().items()
             fields = {key: re.sub(r"^\$.*", "an expression", value or "that") for key, value in named}
             return f"{place}: it {advice.format(**fields)}"
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and "Failed in " not in line), type(error).__name__)
-    return f"{place}: {first} (numbers, arrays and math can be compiled; numba's own words are above)"
+    return f"{place}: {first} (numbers, arrays and math can be compiled; numba's full message is above)"
 
 
 def _find_line(error: Exception) -> str:
-    """Return the line of the statement that numba compiled when it failed without naming one."""
+    """Return the line of the statement at which numba failed without naming one."""
     lines = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for statement in (frame.f_locals.get(name) for name in ("inst", "constraint", "expr", "self")):
@@ -116,9 +130,9 @@ def _is_of_user(file: Path) -> bool:
 
 
 def _describe_place(text: str) -> str:
-    """Return the innermost line that numba names and that is the user's."""
-    for found in _PLACE.finditer(text):  # the innermost comes first
-        file, line = Path(found["file"] or found["file_"]).resolve(), int(found["line"] or found["line_"])
+    """Return the innermost of the user's lines that numba names."""
+    for match in _PLACE.finditer(text):  # the innermost is first
+        file, line = Path(match["file"] or match["file_"]).resolve(), int(match["line"] or match["line_"])
         if _is_of_user(file):
             return f", {describe_line(str(file), line)}"
     return ""

@@ -28,8 +28,8 @@ def fill(template: str, **values: Any) -> list[str]:
 
     Args:
         template: Python source with placeholders such as `$name`.
-        **values: Values by name. A list or tuple is a block of lines: its placeholder stands alone on a line, whose
-            indentation the block gets, and an empty block removes that line. Other values are written in place.
+        **values: Values by name. A list or tuple is a block of lines: its placeholder stands alone on a line and
+            sets the indentation, and an empty block removes that line. Other values are inserted.
 
     Examples:
         >>> print("\n".join(fill("for i in range($n):\n    $body", n=3, body=["x += i", "y -= i"])))
@@ -63,7 +63,7 @@ def compile_source(
     If several processes need the same code, one compiles it and the others wait.
 
     Args:
-        owner: Name of the class whose functions the source calls, for folders and messages.
+        owner: Name of the class that has the functions, for folders and messages.
         text: Source of the module.
         name: Name of its file.
         samples: Example arguments of each entry point, by its name.
@@ -94,10 +94,10 @@ def make_module(owner: str, text: str, name: str, *, key: Iterable[str]) -> Modu
     """Make a module of generated source, in a folder named after everything that decides its machine code.
 
     Args:
-        owner: Name of the class whose functions the source calls.
+        owner: Name of the class that has the functions.
         text: Source of the module.
         name: Name of its file.
-        key: What decides the machine code besides the source, this package and the versions of its dependencies.
+        key: Everything that decides the machine code, except the source, this package and its dependencies' versions.
     """
     import numba
 
@@ -117,7 +117,7 @@ def compiling(owner: str, target: str) -> Iterator[None]:
     """Wrap compilation: explain what cannot be compiled, and report on stderr how long it takes.
 
     Args:
-        owner: Name of the class whose functions are compiled.
+        owner: Name of the class that has the functions.
         target: What they are compiled for.
 
     Raises:

@@ -70,7 +70,9 @@ def _check_index(array, index, place):  # type: ignore[no-untyped-def]  # numba 
 def _checks(array: Any, index: Any) -> list[str]:
     """Return the checks of each part of an index, for the types of array and index."""
     if isinstance(array, (types.UniTuple, types.NumpyFlatType)) and isinstance(index, types.Integer):
-        least = "-len(array)" if isinstance(array, types.UniTuple) else "0"  # numba's `flat` has no negative indices
+        least = (
+            "-len(array)" if isinstance(array, types.UniTuple) else "0"
+        )  # numba's `flat` does not count from the end
         return [f"check_one(index, {least}, len(array), 0, place)"]
     if not isinstance(array, types.Array):
         return []

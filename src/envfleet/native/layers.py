@@ -10,23 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_ROWS = 64
-"""Rows of a block; a short one goes through the network as a whole, as what fills it up is never read."""
+"""Rows of a block. Shorter blocks are evaluated as a whole; the results beyond their rows are not read."""
 
 
 def sizes_of(layers: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
-    """Width of what the first of some layers takes, then of what each gives."""
+    """Return the number of inputs of the first layer, then the number of outputs of each."""
     return (*(int(w.shape[1]) for w, _ in layers[:1]), *(int(w.shape[0]) for w, _ in layers))
 
 
 def padded(count: int) -> int:
-    """Return how many numbers there is room for where there are so many: a multiple of 4, which GPUs read at once."""
+    """Round a number of outputs up to a multiple of 4, which GPUs load by one instruction."""
     return -(-count // 4) * 4
 
 
 def flatten(layers: Sequence[tuple[Any, Any]]) -> NDArray[np.float32]:
-    """Join all numbers of some layers: of each its biases, then the weights of one input after the other.
+    """Join the numbers of layers: for each its biases, then the weights of one input after the other.
 
-    Either are numbers for all outputs, and zeros where `padded` has more.
+    Biases and the weights of an input have a number for each output, and zeros up to `padded`.
     """
     blocks = [np.zeros(0, np.float32)]
     for w, b in layers:
@@ -37,12 +37,12 @@ def flatten(layers: Sequence[tuple[Any, Any]]) -> NDArray[np.float32]:
 
 
 def layers_of(sizes: tuple[int, ...], activation: str, start: int = 0) -> Iterator[tuple[int, int, int, str]]:
-    """Yield width, number of outputs, place in `inputs` and activation of each layer; the first begins at `start`."""
+    """Yield inputs, outputs, offset in the joined numbers, and activation of each layer, starting at `start`."""
     for k, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         yield inputs, outputs, start, activation if k < len(sizes) - 2 else ""
         start += (inputs + 1) * padded(outputs)
 
 
 def num_weights(sizes: tuple[int, ...]) -> int:
-    """Count the numbers of a network's layers."""
+    """Return how many numbers `flatten` joins for layers of these sizes."""
     return sum((inputs + 1) * padded(outputs) for inputs, outputs in itertools.pairwise(sizes))

@@ -1,8 +1,19 @@
-"""Machine code by numba: parts, each one function, and programs made of them.
+"""Compiler of programs: functions as parts, linked and optimized once.
 
-Numba links, optimises and generates code for every function with all that it calls, again and again. Here a function is
-a part: intermediate code alone, which costs nothing more. A program takes in each part once, is optimised once, and has
-a few functions that are called from outside.
+Problem. Numba links, optimizes and generates code for each function together with everything that it calls. A kernel
+has hundreds of functions, so the innermost would be optimized hundreds of times.
+
+What does not work. Inlining in numba's own representation is slower still. A subclass of its library that skips the
+optimizer only: it still links.
+
+Solution. Numba compiles each function to a *part*: LLVM's intermediate code alone. A *program* links every part once,
+is optimized once as a whole, and exports a few functions. `Part` is the pipeline that makes numba do so, with another
+typing context (`rules`); `ProgramLibrary` links; `load_machine_code` loads the object code from the cache.
+
+What remains. Parts are numba's private classes with some methods replaced, so a test lists each private name, and
+`pyproject.toml` bounds numba's version.
+
+See ADR 9.
 """
 
 from __future__ import annotations
@@ -38,45 +49,45 @@ from envfleet.native.numba_private import (
 from envfleet.native.rules import follow_rules
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
-_NOT_CALLABLE: int = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value or 0  # no closure is
+_NOT_CALLABLE: int = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value or 0
 
 
 _NOWHERE = SimpleNamespace(set_env=lambda name, environment: None)
-"""Stands in for the code generator where a part has no machine code that an environment could be given to."""
+"""Replacement of the code generator for parts: environments are set in machine code, which parts lack."""
 
 
 class PartLibrary(JITCodeLibrary):
-    """Intermediate code of one function: neither linked nor optimised as a whole."""
+    """Intermediate code of one function, neither linked nor optimized."""
 
     _own: Any = None
     _shared_module: Any = None
 
     @property
     def codegen(self) -> Any:
-        """For numba, which asks for it only to set environments."""
+        """Code generator, which numba needs here only to set environments."""
         return _NOWHERE
 
     def finalize(self) -> None:
-        """Take nothing in."""
+        """Mark the part as finished, without linking."""
         self._finalize_dynamic_globals()
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """Return what raises a TypeError, should Python call the function: it has no machine code of its own."""
+        """Return a function that raises a TypeError when Python calls it, since parts lack machine code."""
         self._ensure_finalized()
         return _NOT_CALLABLE
 
     def own_module(self) -> Any:
-        """Return the function, for modules that may have it from elsewhere, too."""
+        """Return the module of the function, for modules that may already contain it."""
         if self._own is None:
             self._own = self._final_module.clone()
             for function in self._own.functions:
                 if not function.is_declaration and function.linkage == llvm.Linkage.external:
-                    function.linkage = "weak_odr"  # not linkonce: that is left out if its caller comes later
+                    function.linkage = "weak_odr"  # linkonce would be dropped if its caller is linked later
         return self._own
 
     def _get_module_for_linking(self) -> Any:
-        """Return the function with all that it calls, for numba's own libraries."""
+        """Return the function with everything that it calls, for numba's own libraries."""
         self._ensure_finalized()
         if self._shared_module is None:
             self._shared_module = self.own_module().clone()
@@ -85,7 +96,7 @@ class PartLibrary(JITCodeLibrary):
 
 
 def _link(module: Any, libraries: Iterable[Any], linked: set[Any]) -> None:
-    """Take libraries into a module, each with all that it calls and once."""
+    """Link libraries into a module, each once, with everything that they call."""
     for library in libraries:
         if library in linked:
             continue
@@ -98,13 +109,13 @@ def _link(module: Any, libraries: Iterable[Any], linked: set[Any]) -> None:
 
 
 class ProgramLibrary(JITCodeLibrary):
-    """Machine code of a few functions, with a copy of everything that they call."""
+    """Machine code of a few functions and everything that they call."""
 
     def link(self, parts: Sequence[PartLibrary], exported: set[str]) -> bytes:
-        """Take in some parts, optimise them as a whole, and return the code of the processor.
+        """Link parts, optimize them as a whole, and return the object code.
 
         Args:
-            parts: With all that they call.
+            parts: Parts of the exported functions.
             exported: Names of the functions that are called from outside.
         """
         self._codegen._check_llvm_bugs()
@@ -114,9 +125,9 @@ class ProgramLibrary(JITCodeLibrary):
             _link(self._final_module, part._linking_libraries, linked)
         for function in self._final_module.functions:
             if not function.is_declaration and function.name not in exported:
-                function.linkage = "internal"  # names are unique within a process, but other programs come from files
-        # Loops take two vectors of rows at a time. To LLVM, AVX2 has too few registers for that; but a step is one long
-        # chain of operations, so that the processor waits less: 1.1 to 1.3 times as fast. Then as LLVM likes again.
+                function.linkage = "internal"  # names are unique within a process, but programs may come from files
+        # Interleave two vectors of rows. LLVM would not, as AVX2 has few registers, but a step is one long chain of
+        # dependent operations, and two chains make it 1.1 to 1.3 times as fast. Then restore LLVM's default.
         llvm.set_option("", "-force-vector-interleave=2")
         self._optimize_final_module()
         llvm.set_option("", "-force-vector-interleave=0")
@@ -129,14 +140,14 @@ RULED = follow_rules(cpu_target.typing_context, types, as_dtype, TypingError)
 """Typing context of parts."""
 
 _helpers: dict[Any, Any] = {}
-"""What numba compiles for its own use while it compiles parts; other code has its own."""
+"""Functions that numba compiles for its own use while it compiles parts; other code has other ones."""
 
 
 class Part(CompilerBase):
-    """Compiles a function of a kernel, or one that kernels call, to a part; what numba's library does is not ruled."""
+    """Compiler of a function to a part."""
 
     def define_pipelines(self) -> list[Any]:
-        """Numba's own pipeline, in contexts of our own."""
+        """Return numba's pipeline, with the contexts of parts."""
         self.state.typingctx = RULED
         self.state.targetctx = self.state.targetctx.subtarget(typing_context=RULED, cached_internal_func=_helpers)
         self.state.library = PartLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
@@ -186,7 +197,7 @@ class UserPart(Part):
 
 
 class DistinctArrays(Part):
-    """Compiler of a function whose array arguments never overlap, so that LLVM can vectorize without checks."""
+    """Compiler of a function with array arguments that never overlap, so that LLVM can vectorize without checks."""
 
     def define_pipelines(self) -> list[Any]:
         """Return numba's pipeline, with a flag."""
@@ -196,13 +207,11 @@ class DistinctArrays(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)  # one per compilation
 class MachineCode:
-    """Functions that are called from outside, ready to run.
-
-    They take exactly what they were compiled for, unchecked.
+    """Exported functions of a program, ready to run; they do not check the types of their arguments.
 
     Attributes:
-        functions: For Python, by name.
-        addresses: For compiled code, which calls them with `call_at`.
+        functions: Functions for Python, by name.
+        addresses: Addresses for compiled code, which calls them with `call_at`.
     """
 
     functions: dict[str, Callable[..., Any]]
@@ -210,15 +219,15 @@ class MachineCode:
 
 
 class WholeIndexer(arrayobj.FancyIndexer):
-    """Finds what memory `target[index] = values` writes, so that values that overlap it are copied first."""
+    """Bounds of the memory that `target[index] = values` writes, so that values which overlap it are copied first."""
 
     indexers_shape: list[Any]
 
     def get_offset_bounds(self, strides: Any, itemsize: Any) -> Any:
         """Return the bounds of all dimensions.
 
-        Numba pairs the dimensions of the target with those of the result, of which ints in the index have none: it
-        leaves out as many of the last dimensions, and takes too few bytes for written.
+        Numba pairs the dimensions of the target with those of the result, which lacks those of ints in the index. So it
+        omits as many of the last dimensions, and underestimates the written bytes.
         """
         shape = self.indexers_shape
         self.indexers_shape = [*shape, *(self.ll_intp(1) for _ in strides)]
@@ -230,7 +239,7 @@ class WholeIndexer(arrayobj.FancyIndexer):
 
 @contextlib.contextmanager
 def _translating() -> Iterator[None]:
-    """Wrap compilation: no other thread compiles, and assignments see what they overlap."""
+    """Wrap compilation: no other thread compiles, and assignments detect overlapping memory."""
     with global_compiler_lock:
         original, arrayobj.FancyIndexer = arrayobj.FancyIndexer, WholeIndexer
         try:
@@ -240,41 +249,41 @@ def _translating() -> Iterator[None]:
 
 
 def compile_machine_code(module: ModuleType, samples: Mapping[str, tuple[Any, ...]]) -> tuple[bytes, bool]:
-    """Compile some functions for `load_machine_code`.
+    """Compile functions for `load_machine_code`.
 
     Args:
-        module: Has them, made by `numba.njit(**ENTRY)`.
-        samples: Arguments such as each takes, by its name.
+        module: Module of the functions, which are decorated by `numba.njit(**ENTRY)`.
+        samples: Example arguments of each, by its name.
 
     Returns:
-        The machine code, and whether it is of use to other processes.
+        The machine code, and whether other processes can use it.
     """
     with _translating():
-        found = {name: _compile_part(vars(module)[name], arguments) for name, arguments in samples.items()}
+        parts = {name: _compile_part(vars(module)[name], arguments) for name, arguments in samples.items()}
         symbols = {
-            name: (one.fndesc.llvm_func_name, one.fndesc.llvm_cpython_wrapper_name) for name, one in found.items()
+            name: (part.fndesc.llvm_func_name, part.fndesc.llvm_cpython_wrapper_name) for name, part in parts.items()
         }
         library = ProgramLibrary(cpu_target.target_context.codegen(), module.__name__)
-        code = library.link([one.library for one in found.values()], set().union(*symbols.values()))
-        names = [one.name for one in library._final_module.global_variables if one.name.startswith(_ENVIRONMENT)]
+        code = library.link([part.library for part in parts.values()], set().union(*symbols.values()))
+        names = [each.name for each in library._final_module.global_variables if each.name.startswith(_ENVIRONMENT)]
         environments = {name: lookup_environment(name) for name in names}
-        constants = {name: list(one.consts) for name, one in environments.items() if one is not None}
-        # Of global arrays that are large, or not contiguous, numba compiles the addresses in.
+        constants = {name: list(each.consts) for name, each in environments.items() if each is not None}
+        # Of large or non-contiguous global arrays, numba compiles addresses, which only this process has.
         return pickle.dumps((code, symbols, constants)), not library._dynamic_globals
 
 
 def _compile_part(function: Any, arguments: tuple[Any, ...]) -> Any:
-    """Numba's result for arguments such as these."""
+    """Return numba's result for the types of some arguments."""
     kinds = tuple(map(numba.typeof, arguments))
     function.compile(kinds)
     return function.overloads[kinds]
 
 
 def load_machine_code(module: ModuleType, data: bytes) -> MachineCode:
-    """Make ready what was compiled, perhaps by another process."""
+    """Load machine code that was compiled here or by another process."""
     code, symbols, constants = pickle.loads(data)
     with global_compiler_lock:
-        cpu_target.target_context.refresh()  # installs what machine code may call
+        cpu_target.target_context.refresh()  # installs the functions that machine code may call
         codegen = cpu_target.target_context.codegen()
         library = ProgramLibrary(codegen, module.__name__)
         library.enable_object_caching()
@@ -285,14 +294,14 @@ def load_machine_code(module: ModuleType, data: bytes) -> MachineCode:
         for name, environment in environments.items():
             environment.consts[:] = constants[name]
             codegen.set_env(name, environment)
-        kept = (library, environments)  # as long as a function is
+        owners = (library, environments)  # kept alive by each function
         functions, addresses = {}, {}
         for name, (symbol, wrapper) in symbols.items():
             pointer = library.get_pointer_to_function(wrapper)
             addresses[name] = library.get_pointer_to_function(symbol)
-            functions[name] = make_function(module, name, "", pointer, Environment(vars(module)), kept)
+            functions[name] = make_function(module, name, "", pointer, Environment(vars(module)), owners)
         return MachineCode(functions, addresses)
 
 
 MACHINE = repr(cpu_target.target_context.codegen().magic_tuple())
-"""The processor and its features as the compiler takes them."""
+"""Processor and features that code is compiled for."""

@@ -1,4 +1,19 @@
-"""What a function refers to, and a hash of all of it: the key under which machine code is kept."""
+"""References of a function to globals, closures and members, and a hash of them: the key of cached machine code.
+
+Problem. Compiled code contains the functions that a kernel calls and the constants that it uses, of any module. If one
+changes, the cached code is wrong, without an error.
+
+What does not work. Hashing files: a notebook has none, and a change of one function would recompile all. Pickling:
+functions are pickled by name.
+
+Solution. The byte code names what a function takes from outside (`_paths`), and its globals and closure have the values
+(`_resolve`). `fingerprint` hashes both, recursively (`_walk`). A value that cannot be hashed, such as a dict, is
+rejected with the user's line, and so is a draw that ignores the seed.
+
+What remains. References that are computed at run time (`getattr`) are not seen; numba compiles none.
+
+See ADR 9.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +34,10 @@ from envfleet.errors import KernelError
 from envfleet.native.explaining import describe_line
 
 _LIBRARIES = frozenset({"builtins", "cmath", "math", "numba", "numpy", "operator"})
-"""Packages whose members numba knows by name; what those do is told by the packages' versions."""
+"""Packages with members that numba knows by name; their versions decide what these do."""
 
 OUTLINED = "is_outlined"
-"""Attribute of functions that are called rather than inlined."""
+"""Attribute of functions that are called instead of inlined."""
 
 _NUMBA_TYPES = "numba.core.types."
 _SCALARS = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType, slice)
@@ -33,35 +48,36 @@ _OF_CODE = (
 _OUTER = {"LOAD_GLOBAL": True, "LOAD_NAME": True, "LOAD_DEREF": False}  # whether it loads a global
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _BETWEEN = ("CACHE", "EXTENDED_ARG", "PUSH_NULL")
-_NO_SEED = ", whose draws no seed reaches: draw from `rng`, as in `rng.random()`"
+_NO_SEED = ", whose draws ignore the seed: draw from `rng`, as in `rng.random()`"
 _NO_KEYWORDS = (
-    ", which has parameters after `*` or `**`, and compiled code has none: make them positional, which callers may name"
+    ", which has parameters after `*` or `**`, which compiled code does not support: make them positional; callers may "
+    "still name them"
 )
 _NO_VALUE = (
-    ", and compiled code can hold none: use numbers, arrays, functions, tuples of these, and such members of modules "
-    "and classes"
+    ", which compiled code does not support: use numbers, arrays, functions, tuples of these, and such members of "
+    "modules and classes"
 )
 
 
 def is_of_library(value: Any) -> bool:
-    """Return whether a module, class, function or other object belongs to what numba knows by name."""
+    """Return whether numba knows a module, class, function or other object by name."""
     module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES and not _is_draw(value)
 
 
 def _is_draw(value: Any) -> bool:
-    """Return whether a value is a module of draws, or a draw of the generator that all programs share."""
+    """Return whether a value is a module of draws, or draws from a global generator."""
     holder = getattr(value, "__self__", None)
     return value is random or value is np.random or type(holder) in (random.Random, np.random.RandomState)
 
 
 class _Place(NamedTuple):
-    """Where a function uses something from outside.
+    """Use of an outside value by a function.
 
     Attributes:
-        code: Of the function.
-        line: In its file.
-        path: What the function writes.
+        code: Code of the function.
+        line: Line in its file.
+        path: Expression that names the value.
     """
 
     code: types.CodeType
@@ -69,32 +85,32 @@ class _Place(NamedTuple):
     path: str
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise a `KernelError` that names the line, the use and why it cannot be."""
+        """Raise a `KernelError` that names the line, the expression and the reason."""
         line = describe_line(self.code.co_filename, self.line, self.code.co_name)
         raise KernelError(f"{line}: it uses {self.path}{why}")
 
 
 def references(function: Any) -> dict[str, Any]:
-    """Find what a function's names stand for: globals, its closure, and the members it names of modules and classes.
+    """Return the values of a function's outside names: globals, its closure, and members of modules and classes.
 
     Returns:
-        Values by the path that the function writes, such as `"TABLE"` or `"geometry.area"`; builtins are left out.
+        Values by the expression that names them, such as `"TABLE"` or `"geometry.area"`; without builtins.
 
     Raises:
-        KernelError: It uses something that does not exist.
+        KernelError: The function uses a name that does not exist.
     """
     return {place.path: value for place, value in _resolve(function)}
 
 
 def _resolve(function: Any) -> Iterator[tuple[_Place, Any]]:
-    """Yield what a function's names stand for, each with the first place that uses it."""
+    """Yield the values of a function's outside names, each with its first use."""
     code = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     for (is_global, (name, *attributes)), line in _paths(code).items():
         place = _Place(code, line, name)
         try:
             value = function.__globals__[name] if is_global else cells[name].cell_contents
-        except (KeyError, ValueError):  # a builtin, a variable of the function itself, or a cell that is still empty
+        except (KeyError, ValueError):  # a builtin, a local variable, or an empty cell
             if is_global and not hasattr(builtins, name):
                 place.refuse(", which is not defined")
             continue
@@ -111,47 +127,47 @@ def _resolve(function: Any) -> Iterator[tuple[_Place, Any]]:
 
 
 def line_of(code: types.CodeType, instruction: dis.Instruction) -> int:
-    """Return the line of an instruction, or the first where it has none."""
+    """Return the line of an instruction, or the function's first line if it has none."""
     return (instruction.positions and instruction.positions.lineno) or code.co_firstlineno
 
 
-@functools.lru_cache(maxsize=4096)  # as it is asked for again and again, and slow
+@functools.lru_cache(maxsize=4096)  # called often, and slow
 def _paths(code: types.CodeType) -> dict[tuple[bool, tuple[str, ...]], int]:
-    """Map names that code takes from outside, with the attributes that follow, to lines; and whether it is a global."""
-    found: dict[tuple[bool, tuple[str, ...]], int] = {}
+    """Map outside names of code, with whether each is a global and the attributes that follow, to lines."""
+    paths: dict[tuple[bool, tuple[str, ...]], int] = {}
     for inner in code.co_consts:
-        found |= _paths(inner) if isinstance(inner, types.CodeType) else {}
+        paths |= _paths(inner) if isinstance(inner, types.CodeType) else {}
     is_global, path, line = False, tuple[str, ...](), 0
     for instruction in dis.get_instructions(code):
         if path and instruction.opname in _ATTRIBUTE:
             path = (*path, instruction.argval)
         elif instruction.opname not in _BETWEEN:
-            found.setdefault((is_global, path), line)
+            paths.setdefault((is_global, path), line)
             is_global = _OUTER.get(instruction.opname, False)
             path = (instruction.argval,) if instruction.opname in _OUTER else ()
             line = line_of(code, instruction) if path else 0
-    return {one: found[one] for one in sorted(found) if one[1]}
+    return {key: paths[key] for key in sorted(paths) if key[1]}
 
 
 def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) -> str:
-    """Hash all that decides the machine code of some functions: their code, and what it refers to, throughout.
+    """Hash everything that decides the machine code of functions: their code and, recursively, what it refers to.
 
     Args:
-        functions: Which.
-        more: What else decides it.
-        has_places: Whether files and lines count, too, as in code that names them.
+        functions: The functions.
+        more: What else decides the machine code.
+        has_places: Whether files and lines count too, as for code that names them.
 
     Raises:
-        KernelError: They refer to something whose changes would not be seen; names it and the function.
+        KernelError: A function refers to a value whose changes would not be noticed; names it and the function.
     """
     digest = hashlib.sha256()
 
     def feed(text: bytes) -> None:
         digest.update(f"{len(text)} ".encode() + text)
 
-    met: dict[Any, int] = {}
+    visited: dict[Any, int] = {}
     for function in functions:
-        for value, label in _walk(_place_of(function), function, met):
+        for value, label in _walk(_place_of(function), function, visited):
             feed(label)
             if has_places and isinstance(value, types.CodeType):
                 feed(f"{value.co_filename} {value.co_firstlineno} ".encode() + value.co_linetable)
@@ -161,7 +177,7 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
 
 
 def reachable(function: Any) -> Iterator[types.FunctionType]:
-    """Yield a function, and all that it comes to outside of the libraries, once each."""
+    """Yield a function and, once each, all functions outside the libraries that it can call."""
     for value, _ in _walk(_place_of(function), function, {}):
         if isinstance(value, types.FunctionType) and not is_of_library(value):
             yield value
@@ -171,36 +187,38 @@ def _place_of(function: Any) -> _Place:
     return _Place(function.__code__, function.__code__.co_firstlineno, function.__name__)
 
 
-def _walk(place: _Place, value: Any, met: dict[Any, int], callers: tuple[Any, ...] = ()) -> Iterator[tuple[Any, bytes]]:
-    """Yield a value with its label, then likewise the values that it holds.
+def _walk(
+    place: _Place, value: Any, visited: dict[Any, int], callers: tuple[Any, ...] = ()
+) -> Iterator[tuple[Any, bytes]]:
+    """Yield a value with its label, then recursively the values that it holds.
 
     Args:
-        place: That uses the value.
-        value: Any.
-        met: Functions that were met before, numbered; they have no value the next time.
-        callers: Functions that hold it.
+        place: Use of the value.
+        value: The value.
+        visited: Functions that were visited before, by number; a second visit yields no value.
+        callers: Functions that hold the value.
     """
     if isinstance(value, types.FunctionType):
         if value in callers:
             place.refuse(", which calls itself: write a loop")
         if value.__code__.co_kwonlyargcount or value.__code__.co_flags & inspect.CO_VARKEYWORDS:
             place.refuse(_NO_KEYWORDS)
-        if value in met:
-            yield None, f"as {met[value]}".encode()
+        if value in visited:
+            yield None, f"as {visited[value]}".encode()
             return
-        met[value] = len(met)
+        visited[value] = len(visited)
         callers = (*callers, value)
     own, parts = _take_apart(place, value)
     yield value, f"{type(value).__module__}.{type(value).__qualname__} {own!r} {len(parts)}".encode()
     for part in parts:
-        yield from _walk(*part, met, callers)
+        yield from _walk(*part, visited, callers)
 
 
 def _take_apart(place: _Place, value: Any) -> tuple[Any, list[tuple[_Place, Any]]]:
-    """Return what a value is besides the values that it holds, and those, each with its place.
+    """Return a description of a value without the values that it holds, and these, each with its place.
 
     Raises:
-        KernelError: Nothing tells the value from another, or no seed reaches it.
+        KernelError: The value has no identity that can be hashed, or its draws ignore the seed.
     """
     kind = type(value)
     own: Any = None
@@ -224,7 +242,7 @@ def _take_apart(place: _Place, value: Any) -> tuple[Any, list[tuple[_Place, Any]
         own = getattr(value, "_fields", None) or range(len(value))
         items = zip(own, value, strict=True)
         parts = [(place._replace(path=f"{place.path}[{index!r}]"), item) for index, item in items]
-    elif isinstance(value, frozenset):  # that a set of constants is, in code
+    elif isinstance(value, frozenset):  # as code holds a set of constants
         parts = [(place, item) for item in sorted(value, key=repr)]
     elif isinstance(value, enum.Enum):
         own, parts = value.name, [(place._replace(path=f"{place.path}.value"), value.value)]

@@ -1,7 +1,16 @@
-"""What a kernel may not do, though compilers might let it: to write what it can only read, or lose parts of numbers.
+"""Compile-time checks: reject writes to read-only arguments and lossy assignments; convert ints as NumPy does.
 
-Compilers are asked for the type of everything that is read and written. Here they refuse, so the error has the user's
-own line; `explaining` turns it, and numba's own, into words.
+Problem. Numba accepts writes to parameters, which all rows share, silently cuts a float that is assigned to an int, and
+makes a float of a uint64 and an int, unlike NumPy and Python.
+
+What does not work. Checks of the source: types are known to the compiler only. Checks in compiled code: they cost time
+and keep loops scalar.
+
+Solution. Numba asks its typing context for the type of everything that is read, written or called. `follow_rules` makes
+a context that refuses there, so the error has the user's line; `explaining` words it. Read-only records are of another
+type, whose fields have titles.
+
+What remains. The context is numba's private class with methods overridden; it is not applied to numba's own library.
 """
 
 from __future__ import annotations
@@ -24,29 +33,33 @@ from envfleet.native.rng import METHODS, RNG_DTYPE
 _IN_PLACE = "add and floordiv lshift matmul mod mul or pow rshift sub truediv xor"
 _CHANGING = {getattr(operator, f"i{name}") for name in _IN_PLACE.split()}
 _WRITING = {"static_setitem", *_CHANGING}
-"""What writes to its first argument, as compilers name it."""
+"""Operations that write to their first argument."""
 
 _OF_INTS = "add and floordiv lshift mod mul or rshift sub xor"
 _UNSIGNED = {getattr(operator, f"__{i}{name}__") for name in _OF_INTS.split() for i in ("", "i")}
-"""What makes one int of two, a uint64 if one of them is; comparisons of it with signed ints are right as they are."""
+"""Operations on two ints whose result is a uint64 if one operand is; comparisons need no change."""
 
 _MASK = (
-    "indexes by a mask of several dimensions, which compiled code cannot: write `array[:] = np.where(mask, value, "
-    "array)`, or a loop"
+    "indexes by a mask of several dimensions, which compiled code does not support: write `array[:] = np.where(mask, "
+    "value, array)`, or a loop"
 )
 
 
 def check_returns(name: str, step: Callable[..., Any]) -> None:
-    """Check that no way through `step` ends without a result, or with None in it, which numba compiles.
+    """Check that no path through a step function returns None, or a tuple with None, which numba would compile.
+
+    Args:
+        name: Name of the class, for messages.
+        step: The function.
 
     Raises:
-        KernelError: One does; names the line.
+        KernelError: A path does; names the line.
     """
     code, is_none = step.__code__, False
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_CONST", "RETURN_CONST"):
-            given = instruction.argval
-            is_none = given is None or (isinstance(given, tuple) and None in given)
+            value = instruction.argval
+            is_none = value is None or (isinstance(value, tuple) and None in value)
         if is_none and instruction.opname in ("RETURN_CONST", "RETURN_VALUE"):
             place = describe_line(code.co_filename, line_of(code, instruction), code.co_name)
             raise KernelError(f"{name}, {place}: it may return None: end it by `return reward, terminated`")
@@ -54,7 +67,7 @@ def check_returns(name: str, step: Callable[..., Any]) -> None:
 
 
 def make_read_only(intrinsic: Any, types: Any) -> Any:
-    """Make an intrinsic `(value)`: the same record, array or number, to which compiled code cannot write.
+    """Make an intrinsic `(value)` that returns a record, array or number as read-only.
 
     Args:
         intrinsic: The target's decorator.
@@ -69,7 +82,7 @@ def make_read_only(intrinsic: Any, types: Any) -> Any:
 
 
 def read_only_type(types: Any, kind: Any) -> Any:
-    """Return the type of what cannot be written: of records one that has titles, which mean nothing else."""
+    """Return the read-only type of a value: for a record, one whose fields have titles."""
     if isinstance(kind, types.Array):
         return kind.copy(readonly=True)
     if not isinstance(kind, types.Record):
@@ -79,12 +92,10 @@ def read_only_type(types: Any, kind: Any) -> Any:
 
 
 class Rules:
-    """Mixin for a compiler's typing context, which refuses what breaks a rule; `follow_rules` makes one.
-
-    A compiler asks its typing context for the type of everything that is read, written or called.
+    """Mixin for a compiler's typing context that rejects code which breaks a rule; see `follow_rules`.
 
     Attributes:
-        replacements: What compiled code uses in place of some functions.
+        replacements: Functions that compiled code uses instead of others.
     """
 
     replacements: dict[Any, Any]
@@ -94,7 +105,7 @@ class Rules:
     _original: Any
 
     def refresh(self) -> None:
-        """Let the original context take in what was registered meanwhile: the two share all declarations."""
+        """Refresh the original context, with which this one shares all declarations."""
         self._original.refresh()
 
     def _ask(self, name: str, *args: Any) -> Any:
@@ -106,12 +117,12 @@ class Rules:
     def _is_read_only(self, value: Any) -> bool:
         if isinstance(value, self._types.Record):
             return bool(value.has_titles())
-        array = getattr(value, "array_type", value)  # of its flat iterator
+        array = getattr(value, "array_type", value)  # if it is a flat iterator
         return isinstance(array, self._types.Array) and not array.mutable
 
-    def _part(self, holder: Any, found: Any) -> Any:
-        is_array = self._is_read_only(holder) and isinstance(found, self._types.Array)
-        return found.copy(readonly=True) if is_array else found
+    def _part(self, holder: Any, part: Any) -> Any:
+        is_array = self._is_read_only(holder) and isinstance(part, self._types.Array)
+        return part.copy(readonly=True) if is_array else part
 
     def resolve_value_type(self, value: Any) -> Any:
         """Replace some functions."""
@@ -119,7 +130,7 @@ class Rules:
         return self._ask("resolve_value_type", replaced)
 
     def resolve_getattr(self, value: Any, name: str) -> Any:
-        """Refuse fields that do not exist."""
+        """Reject fields that do not exist."""
         if isinstance(value, self._types.Record) and name not in value.fields:
             if value.fields.keys() != set(RNG_DTYPE.names or ()):
                 self._refuse(f"uses {name!r}, but there is no such field; the fields are: {', '.join(value.fields)}")
@@ -131,25 +142,25 @@ class Rules:
         return self._types.int64 if isinstance(kind, self._types.Integer) and kind.bitwidth < 64 else kind
 
     def _as_uint64(self, key: Any, kind: Any) -> Any:
-        """Return the type of an int beside a uint64."""
+        """Return the type to which an operand next to a uint64 is converted."""
         is_choice = key in (min, max) and getattr(kind, "literal_value", -1) >= 0
         is_int = isinstance(kind, self._types.Integer) and (key in _UNSIGNED or is_choice)
         return self._types.uint64 if is_int else kind
 
-    def _fit(self, key: Any, array: Any, given: Any) -> tuple[Any, Any]:
-        """Let an int take the type of the array of ints that it changes, as in NumPy; refuse what would lose a part."""
+    def _fit(self, key: Any, array: Any, operand: Any) -> tuple[Any, Any]:
+        """Convert an int to the type of the array that it changes, as in NumPy; reject a lossy change."""
         types, element = self._types, array.dtype
         is_int = isinstance(element, types.Integer)
-        if is_int and isinstance(given, types.Integer) and key is not operator.itruediv:
+        if is_int and isinstance(operand, types.Integer) and key is not operator.itruediv:
             return array, element
-        kind = self._as_dtype(getattr(given, "dtype", types.unliteral(given)))
+        kind = self._as_dtype(getattr(operand, "dtype", types.unliteral(operand)))
         kind = np.result_type(kind, np.float64) if is_int and key is operator.itruediv else kind
         if not np.can_cast(kind, self._as_dtype(element), "same_kind"):
             self._refuse(
                 f"changes an array of {element} in place by values of type {kind}, which it cannot hold: write "
                 f"`array[:] = values.astype(np.{element})`"
             )
-        return array, given
+        return array, operand
 
     def _check_index(self, index: Any) -> None:
         types = self._types
@@ -158,11 +169,11 @@ class Rules:
                 self._refuse(_MASK)
 
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
-        """Refuse to change what is read-only in place, as arrays of an action of several parts are; and `~` of bools.
+        """Reject changes of read-only values in place, and `~` of bools; convert operands as NumPy does.
 
-        Bools become ints before they are converted to float, which compilers refuse. Narrow ints become int64 first, as
-        compilers would let differences of unsigned ones wrap around at 2**64. Beside a uint64, or an array of them,
-        ints become uint64, as in NumPy; compilers make floats or signed ints of the two.
+        Bools become ints before they are converted to float, which numba does not support. Narrow ints become int64,
+        since numba lets differences of unsigned ones wrap around at 2**64. Next to a uint64, or an array of them, ints
+        become uint64; numba makes floats or signed ints of the two.
         """
         key = getattr(function, "typing_key", function)
         if key in _WRITING and self._is_read_only(args[0]):
@@ -179,30 +190,30 @@ class Rules:
             args = self._fit(key, *args)
         if key in (operator.getitem, operator.setitem):
             self._check_index(args[1])
-        found = self._ask("resolve_function_type", function, args, kws)
-        if found and key == "static_getitem":
-            return found.replace(return_type=self._part(args[0], found.return_type))
-        return found
+        signature = self._ask("resolve_function_type", function, args, kws)
+        if signature and key == "static_getitem":
+            return signature.replace(return_type=self._part(args[0], signature.return_type))
+        return signature
 
     def resolve_setattr(self, record: Any, name: str, value: Any) -> Any:
-        """Refuse to write to parameters, to whole arrays, and what a field would lose a part of."""
+        """Reject writes to parameters and to whole arrays, and lossy assignments."""
         types = self._types
         if not isinstance(record, types.Record):
             return self._ask("resolve_setattr", record, name, value)
         field = self.resolve_getattr(record, name)
-        given = types.unliteral(value.type if isinstance(value, types.Optional) else value)
+        kind = types.unliteral(value.type if isinstance(value, types.Optional) else value)
         if self._is_read_only(record):
             self._refuse(READ_ONLY)
         if isinstance(field, types.Array):
             self._refuse(OF_ARRAY.format(name=name))
-        if isinstance(given, (types.Boolean, types.Number)):
-            loss = describe_loss(name, self._as_dtype(field), self._as_dtype(given).kind, f"a number of type {given}")
+        if isinstance(kind, (types.Boolean, types.Number)):
+            loss = describe_loss(name, self._as_dtype(field), self._as_dtype(kind).kind, f"a number of type {kind}")
             if loss:
                 self._refuse(loss)
         return self._ask("resolve_setattr", record, name, value)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
-        """Refuse to write to elements of what is read-only."""
+        """Reject writes to elements of read-only values."""
         self._check_index(index)
         if self._is_read_only(target):
             self._refuse(READ_ONLY)
@@ -210,13 +221,13 @@ class Rules:
 
 
 def follow_rules(context: Any, types: Any, as_dtype: Any, typing_error: Any) -> Any:
-    """Return a typing context for kernels that knows what `context` knows, which stays as it is.
+    """Return a typing context with rules, with the declarations of another, which is not changed.
 
     Args:
-        context: The compiler's own.
+        context: The compiler's typing context.
         types: The compiler's types.
-        as_dtype: Turns such a type into a dtype.
-        typing_error: Exception that the compiler raises.
+        as_dtype: Function from such a type to a dtype.
+        typing_error: Exception class of the compiler.
     """
     kind = type(context)
     ruled = copy.copy(context)  # with the same declarations

@@ -1,4 +1,4 @@
-"""What compiled code has besides what numba has, the same for every target: views of rows, draws, a few functions."""
+"""Extensions of numba for every target: views of rows, records on the stack, draws, and `clip` of numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from envfleet.native.rng import METHODS, find_method
 
 
 def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_interleaved: bool = False) -> Any:
-    """Make an intrinsic `(flat, index)`: row `index` of a flat array as a view of constant `shape`.
+    """Make an intrinsic `(flat, index)` that returns row `index` of a flat array as a view of constant shape.
 
     Args:
         intrinsic: The target's decorator.
         types: The target's types.
-        shape: Of a row.
-        is_interleaved: `flat` holds the first elements of all rows; the second ones lie behind it, and so on.
+        shape: Shape of a row.
+        is_interleaved: Whether `flat` has the first elements of all rows, and the second ones follow it, and so on.
     """
     size = int(np.prod(shape, dtype=np.int64))
 
@@ -44,14 +44,14 @@ def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_inte
 
 
 def make_array_at(intrinsic: Any, types: Any, from_dtype: Any, address_space: int, dtype: np.dtype[Any]) -> Any:
-    """Make an intrinsic `(address, size)`: the flat array of `dtype` that lies there.
+    """Make an intrinsic `(address, size)` that returns the flat array at an address.
 
     Args:
         intrinsic: The target's decorator.
         types: The target's types.
         from_dtype: The target's function for the type of a dtype.
-        address_space: Of the memory, in the target's numbers; 0 for any.
-        dtype: Of an element.
+        address_space: Address space of the memory, in the target's numbers; 0 for any.
+        dtype: Dtype of an element.
     """
     element = from_dtype(dtype)
     result = types.Array(element, 1, "C")
@@ -74,23 +74,23 @@ def make_array_at(intrinsic: Any, types: Any, from_dtype: Any, address_space: in
 def make_array(
     context: Any, builder: Any, kind: Any, data: Any, shape: Sequence[Any], strides: Sequence[Any], item_bytes: Any
 ) -> Any:
-    """Generate an array of a type over memory; all numbers are values of the code."""
+    """Generate an array over memory; data, shape, strides and size are values of the code."""
     array = context.make_array(kind)(context, builder)
     context.populate_array(array, data=data, shape=shape, strides=strides, itemsize=item_bytes, meminfo=None)
-    return array._getvalue()  # noqa: SLF001  # numba's own way
+    return array._getvalue()  # noqa: SLF001  # as numba does
 
 
 def make_new_record(
     intrinsic: Any, allocate_once: Any, from_dtype: Any, dtype: np.dtype[Any], alignment: int | None = None
 ) -> Any:
-    """Make an intrinsic without arguments: a record on the stack, for the compiler to turn into registers.
+    """Make an intrinsic without arguments that returns a record on the stack, which LLVM turns into registers.
 
     Args:
         intrinsic: The target's decorator.
         allocate_once: The target's function for memory on the stack.
         from_dtype: The target's function for the type of a dtype.
-        dtype: Of the record.
-        alignment: Of the memory, in bytes, if not the target's.
+        dtype: Dtype of the record.
+        alignment: Alignment of the memory, in bytes; by default the target's.
     """
     record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
 
@@ -107,21 +107,21 @@ def make_new_record(
 
 
 def make_generator_type(extending: Any, types: Any, model: Any, record: Any, make_function: Any, **options: Any) -> Any:
-    """Make the type of a generator: a record of `RNG_DTYPE` that has the methods of `rng`.
+    """Make the type of a generator: a record of `RNG_DTYPE` with the methods of `rng`.
 
-    It is a type of its own, so that records of other programs with fields such as `normal` keep their fields.
+    It is a separate type, so that other records with fields such as `normal` keep these.
 
     Args:
         extending: The target's module of decorators.
         types: The target's types.
         model: The target's data model of records.
         record: The target's type of a record of `RNG_DTYPE`.
-        make_function: Makes functions for the target.
-        **options: Of the target's decorators.
+        make_function: The target's `FunctionTree`.
+        **options: Options of the target's decorators.
     """
 
     class Generator(types.Record):
-        """A record that has methods; the compiler finds those of a subclass before the fields of a record."""
+        """Record with methods, which numba finds before the fields because this is a subclass."""
 
     extending.register_model(Generator)(model)
     fields = [(name, field._asdict()) for name, field in record.fields.items()]
@@ -144,7 +144,7 @@ def make_generator_type(extending: Any, types: Any, model: Any, record: Any, mak
 
 
 def make_generator_cast(intrinsic: Any, generator: Any) -> Any:
-    """Make an intrinsic `(record)`: the same record of `RNG_DTYPE` as one of the type `generator`."""
+    """Make an intrinsic `(record)` that returns a record of `RNG_DTYPE` as one of the type `generator`."""
 
     @intrinsic
     def as_generator(_context: Any, value: Any) -> Any:
@@ -154,15 +154,15 @@ def make_generator_cast(intrinsic: Any, generator: Any) -> Any:
 
 
 def clip(a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
-    """Limit numbers, as `np.clip`, which numba has for arrays only: kernels get this in its place."""
+    """Clip numbers, as `np.clip`, which numba has for arrays only; kernels get this instead."""
     raise NotImplementedError("for compiled code only")
 
 
 def add_clip(extending: Any, types: Any) -> None:
-    """Teach a target of numba `clip`."""
+    """Register `clip` with a target."""
 
     @extending.overload(clip)
-    def choose_clip(a, a_min, a_max, out=None):  # type: ignore[no-untyped-def]  # numba compares what is annotated
-        if all(isinstance(one, (types.Number, types.Boolean)) for one in (a, a_min, a_max)):
+    def choose_clip(a, a_min, a_max, out=None):  # type: ignore[no-untyped-def]  # numba compares the signatures
+        if all(isinstance(kind, (types.Number, types.Boolean)) for kind in (a, a_min, a_max)):
             return lambda a, a_min, a_max, out=None: np.minimum(np.maximum(a, a_min), a_max)
         return lambda a, a_min, a_max, out=None: np.clip(a, a_min, a_max, out)

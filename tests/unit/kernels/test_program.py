@@ -97,7 +97,7 @@ def test_kernels_without_a_file_compile_once_for_all_processes(tmp_path: Path) -
     assert [actual for actual, _ in results] == [expected(), expected()]
     notes = " ".join(note for _, note in results)
     assert notes.count("envfleet: compiling Little for the CPU (once, then cached) ...") == 1
-    assert notes.count("waiting for another process, which compiles Little for the CPU ...") == 1
+    assert notes.count("waiting for another process to compile Little for the CPU ...") == 1
     (lock,) = tmp_path.glob("Little-*/loops.lock")
     lock.unlink()
     lock.mkdir()  # loading must work where the lock cannot be opened, as in the cache of another user
@@ -128,7 +128,7 @@ def test_damaged_code_is_not_read(
     assert capsys.readouterr().err == ""
     path.write_bytes(damage(path.read_bytes()))
     assert read_code(path) is None
-    assert f"the compiled code in {path} is damaged; it is compiled anew" in capsys.readouterr().err
+    assert f"the compiled code in {path} is damaged and is compiled again" in capsys.readouterr().err
 
 
 def test_damaged_files_and_stale_locks_are_replaced(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_kernels_that_no_process_loads_are_removed(tmp_path: Path) -> None:
 def test_code_that_cannot_be_kept_is_used_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     write_code(tmp_path / "file" / "loops.code", b"code")
-    assert "cannot be written" in capsys.readouterr().err
+    assert "is not writable" in capsys.readouterr().err
 
 
 def test_an_unwritable_folder_is_replaced_with_one_note(

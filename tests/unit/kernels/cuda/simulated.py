@@ -339,7 +339,7 @@ def test_frames_are_written_row_after_row(monkeypatch: pytest.MonkeyPatch, mode:
 
 
 class Lucky(CartPole):
-    """Draws what no seed reaches, where a rehearsal does not come."""
+    """Draw that ignores the seed, on a path that the rehearsal does not take."""
 
     @staticmethod
     def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
@@ -347,7 +347,7 @@ class Lucky(CartPole):
 
 
 def test_rules_hold_on_the_device_too() -> None:
-    with pytest.raises(KernelError, match=r"in step .*uses np\.random\.random, whose draws no seed reaches"):
+    with pytest.raises(KernelError, match=r"in step .*uses np\.random\.random, whose draws ignore the seed"):
         envfleet.make(Lucky, 2, backend="kernel", device="cuda")
 
 
