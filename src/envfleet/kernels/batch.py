@@ -1,4 +1,4 @@
-"""A batch of kernel environments on the CPU: its memory, and the calls of compiled code."""
+"""Batch of kernel environments on the CPU: its memory, and calls of compiled code."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class CpuBatch(BatchBase):
 
     Args:
         spec: The kernel.
-        num_envs: How many.
-        options: Of the fleet; they decide whether a step returns the episodes that ended in it.
-        params: Values by name, each for all or `(num_envs, …)`.
-        limit: Steps after which an episode is truncated; `None` for never.
+        num_envs: Number of sub-environments.
+        options: Options of the fleet; they decide whether a step returns the episodes that ended in it.
+        params: Parameters by name, each for all or `(num_envs, …)`.
+        limit: Number of steps after which an episode is truncated; `None` for no limit.
 
     Attributes:
-        program: The compiled code for the present parameters.
-        team: The threads.
+        program: Compiled code for the current parameters.
+        team: Threads that share the rows.
 
     Raises:
         KernelError: The kernel cannot be compiled.
-        OutOfMemory: There is not enough of it.
+        OutOfMemory: There is not enough memory.
     """
 
     device = "cpu"
@@ -64,27 +64,27 @@ class CpuBatch(BatchBase):
         self._build()
 
     def _build(self) -> None:
-        """Choose the compiled code for the present parameters, and make the tables for it."""
+        """Select the compiled code for the current parameters, and make its tables."""
         plan = self.plan
         has_own_params = self._needs_own_params()
-        held_params = allocate(plan.params.buffers, self.num_envs if has_own_params else 1)
-        self._fill(held_params, self._params)
+        param_arrays = allocate(plan.params.buffers, self.num_envs if has_own_params else 1)
+        self._fill(param_arrays, self._params)
         program = self._compile(has_own_params)
-        held = self._kept | held_params | {"ended": self._ended} | self._finals
-        addresses = (held[one.name].ctypes.data if one.name in held else 0 for one in plan.all)
+        arrays = self._kept | param_arrays | {"ended": self._ended} | self._finals
+        addresses = (arrays[each.name].ctypes.data if each.name in arrays else 0 for each in plan.all)
         table = np.array([self.num_envs, self._limit, self._mode, 0, *addresses, *self._extras()], np.int64)
         first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
         forms = [((self.num_envs, *out.shape), out.dtype) for out in plan.outputs]
 
         def make_set() -> OutputSet:
-            arrays = tuple(np.empty(shape, dtype) for shape, dtype in forms)
-            own = table.copy()
-            own[first : first + len(arrays)] = [array.ctypes.data for array in arrays]
-            return OutputSet(own, arrays)
+            outputs = tuple(np.empty(shape, dtype) for shape, dtype in forms)
+            copy = table.copy()
+            copy[first : first + len(outputs)] = [array.ctypes.data for array in outputs]
+            return OutputSet(copy, outputs)
 
         pool = OutputPool(make_set, copy=self._copy)
-        # All at once, as code and tables belong to these parameters, which whatever interrupts this must not free.
-        self._has_own_params, self._held_params, self.program, self._pool = has_own_params, held_params, program, pool
+        # In one statement: code and tables refer to these arrays, which an interrupt between two must not free.
+        self._has_own_params, self._param_arrays, self.program, self._pool = has_own_params, param_arrays, program, pool
 
     def _compile(self, has_own_params: bool) -> MachineCode:
         return compile_kernel(self.spec, has_own_params, debug=self._debug)
@@ -94,12 +94,12 @@ class CpuBatch(BatchBase):
         return ()
 
     def _write_params(self, names: Iterable[str]) -> None:
-        self._fill(self._held_params, names)
+        self._fill(self._param_arrays, names)
 
-    def _fill(self, held: Mapping[str, NDArray[Any]], names: Iterable[str]) -> None:
-        """Write the present values of some parameters."""
+    def _fill(self, arrays: Mapping[str, NDArray[Any]], names: Iterable[str]) -> None:
+        """Write the current values of parameters to arrays."""
         for name in names:
-            target = held[f"p_{name}"] if self.plan.params.is_split else held["p"][name]
+            target = arrays[f"p_{name}"] if self.plan.params.is_split else arrays["p"][name]
             target[...] = self._params[name]
 
     # ------------------------------------------------------------------ stepping
@@ -107,15 +107,15 @@ class CpuBatch(BatchBase):
     def reset(
         self, rows: NDArray[np.int64], seeds: NDArray[np.uint64], is_seeded: NDArray[np.bool_]
     ) -> Sequence[NDArray[Any]]:
-        """Begin new episodes in some rows.
+        """Begin new episodes in the given rows.
 
         Args:
-            rows: Which.
-            seeds: For each.
-            is_seeded: Whether its generator is seeded, or goes on.
+            rows: Rows to reset.
+            seeds: Seed of each.
+            is_seeded: Whether each row's generator is seeded or continues.
 
         Returns:
-            The arrays of `OutputSet` for all rows; of those only observations and infos mean something.
+            Arrays of an `OutputSet` for all rows; only observations and infos are valid.
         """
         out = self._pool.take()
         out.place[NOW] = time.perf_counter_ns()
@@ -125,7 +125,7 @@ class CpuBatch(BatchBase):
         return out.arrays
 
     def observe(self) -> Sequence[NDArray[Any]]:
-        """Return the arrays of `OutputSet`, of which observations and infos mean something."""
+        """Return the arrays of an `OutputSet`; only observations and infos are valid."""
         out = self._pool.take()
         self.program.functions["observe"](out.place, 0, self.num_envs)
         return out.arrays
@@ -134,14 +134,14 @@ class CpuBatch(BatchBase):
         """Step every row once.
 
         Args:
-            actions: `(num_envs, …)` of the action space's dtype, or what can be made that.
+            actions: Actions, `(num_envs, …)`, of the action space's dtype or convertible to it.
             now: `time.perf_counter_ns()`.
 
         Returns:
-            The arrays of `OutputSet`, and the episodes that ended, if these are gathered.
+            Arrays of an `OutputSet`, and the ended episodes if the options require them.
 
         Raises:
-            InvalidArgument: Actions of another shape or type, or one that is not in the action space.
+            InvalidArgument: Actions have another shape or dtype, or one is not in the action space.
         """
         actions = self._convert(actions)
         table, arrays = self._pool.take()
@@ -172,18 +172,18 @@ class CpuBatch(BatchBase):
     def step_rows(
         self, rows: NDArray[np.int64], actions: Any, now: int
     ) -> tuple[Sequence[NDArray[Any]], EndedRows | None]:
-        """Step some rows once, in this thread.
+        """Step the given rows once, in this thread.
 
         Args:
-            rows: Which ones, each once.
-            actions: `(K, …)`, one for each of them.
-            now: As for `step`.
+            rows: Rows to step, without repetitions.
+            actions: Actions of these rows, `(K, …)`.
+            now: `time.perf_counter_ns()`.
 
         Returns:
-            As `step`; only these rows are meaningful.
+            Results as of `step`; only these rows are valid.
 
         Raises:
-            InvalidArgument: As `step`.
+            InvalidArgument: Actions are invalid, as for `step`.
         """
         whole = np.zeros(self._action_shape, self._action_dtype)
         whole[rows] = self.take_actions(actions, (len(rows),))
@@ -197,19 +197,23 @@ class CpuBatch(BatchBase):
         return arrays, self._gather(now) if any(count for _, count in places) and self._gathers_ended else None
 
     def take_actions(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
-        """Check actions that are given, one for each of the leading dimensions.
+        """Convert and check actions.
+
+        Args:
+            actions: Actions to convert.
+            leading: Leading dimensions, `(num_envs,)` or `(num_steps, num_envs)`.
 
         Raises:
-            InvalidArgument: As `step`.
+            InvalidArgument: Actions are invalid, as for `step`.
         """
-        taken = convert_actions(self.spec, actions, leading)
-        wrong = self.program.functions["check"](taken.reshape(-1, *self.spec.action.shape))
+        converted = convert_actions(self.spec, actions, leading)
+        wrong = self.program.functions["check"](converted.reshape(-1, *self.spec.action.shape))
         if wrong < 0:
-            refuse_action(self.spec.action, taken, leading, -1 - wrong)
-        return taken
+            refuse_action(self.spec.action, converted, leading, -1 - wrong)
+        return converted
 
     def new_table(self) -> NDArray[np.int64]:
-        """Return a copy of the table of addresses, in which those of the outputs are to be replaced."""
+        """Return a copy of the table of addresses, in which the caller replaces those of the outputs."""
         table: NDArray[np.int64] = self._pool.take().place.copy()
         table[NOW] = time.perf_counter_ns()
         return table
@@ -226,22 +230,22 @@ class CpuBatch(BatchBase):
         rows = episodes["row"]
         return self._end(episodes, now, lambda name: self._finals[name][rows])
 
-    # ------------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------------ kept arrays
 
     @property
     def final_observations(self) -> NDArray[Any]:
-        """The last observation of each row's previous episode (`SAME_STEP`), `(num_envs, …)`; a view without `copy`."""
+        """Last observation of each row's previous episode (`SAME_STEP`), `(num_envs, …)`; a view without `copy`."""
         return self._finals["final_observations"].copy() if self._copy else self._finals["final_observations"]
 
     def kept(self, name: str) -> NDArray[Any]:
-        """Return an array of what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a view."""
+        """Return a view of a kept array by its name, such as `"awaiting"` or `"elapsed"`."""
         return self._kept[name]
 
     def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
         self._kept[name][slice(None) if rows is None else rows] = values
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self.team.close()
 
 
@@ -250,34 +254,34 @@ def make_batch(
 ) -> BatchBase:
     """Make the batch of a fleet.
 
-    Arrays that its `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos:
-    NumPy's on the CPU, else `DeviceArray`s. All others are on the host.
+    Its `reset`, `observe` and `step` return observations, rewards, terminated, truncated and infos: NumPy's arrays on
+    the CPU, `DeviceArray`s on CUDA. All other arrays are on the host.
 
     Args:
         spec: The kernel.
-        num_envs: How many sub-environments.
-        options: Of the fleet.
-        params: Values by name, each for all or `(num_envs, …)`.
-        limit: Steps after which an episode is truncated; `None` for never.
+        num_envs: Number of sub-environments.
+        options: Options of the fleet.
+        params: Parameters by name, each for all or `(num_envs, …)`.
+        limit: Number of steps after which an episode is truncated; `None` for no limit.
 
     Raises:
-        InvalidArgument: Options that the device does not have.
+        InvalidArgument: The device does not support an option.
         KernelError: The kernel cannot be compiled.
-        OutOfMemory: There is not enough of it.
+        OutOfMemory: There is not enough memory.
     """
     if options.device == "cpu" and options.stream is not None:
-        raise InvalidArgument(f"stream={options.stream} with device='cpu', which has none: add device='cuda'")
+        raise InvalidArgument(f"stream={options.stream} requires device='cuda' (got device='cpu'): add device='cuda'")
     if options.device == "cpu":
         return CpuBatch(spec, num_envs, options, params, limit)
     if options.workers is not None:
         raise InvalidArgument(
-            f"workers={options.workers} with device='cuda', which has a thread for each: leave it out"
+            f"workers={options.workers} requires device='cpu' (got device='cuda', with a thread per row): leave it out"
         )
     if options.debug:
-        raise InvalidArgument("debug=True with device='cuda': indices are checked on the CPU only, leave device out")
+        raise InvalidArgument("debug=True requires device='cpu' (got device='cuda'): leave device out to check indices")
     if spec.observation.parts or spec.action.parts:
         raise InvalidArgument(
-            f"{spec.name} with device='cuda' has spaces of several parts, expected one array each: leave device out, "
+            f"{spec.name} has spaces of several parts, and device='cuda' requires one array each: leave device out, "
             "or put observations and actions into one Box"
         )
     from envfleet.kernels.cuda.batch import CudaBatch

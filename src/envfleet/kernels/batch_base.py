@@ -1,4 +1,4 @@
-"""What batches of kernel environments have in common, on whatever device: saved states, parameters, records."""
+"""Base class of batches of kernel environments, for any device: saved states, parameters, records."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NO_LIMIT = np.iinfo(np.int64).max
 
 @dataclasses.dataclass(frozen=True)
 class BatchState:
-    """Saved sub-environments: everything they are, parameters included.
+    """Saved state of sub-environments, including parameters.
 
     Attributes:
-        arrays: What is kept of each, by name, `(rows, …)`.
-        params: Their parameters by name: one value for all, or one row each.
+        arrays: Kept arrays by name, `(rows, …)`.
+        params: Parameters by name: one value for all, or one row each.
     """
 
     arrays: Mapping[str, NDArray[Any]]
@@ -37,23 +37,23 @@ class BatchState:
 
     @property
     def num_rows(self) -> int:
-        """How many there are."""
+        """Number of sub-environments."""
         return len(self.arrays["awaiting"])
 
     def __getitem__(self, rows: NDArray[np.int64]) -> BatchState:
-        """Return the states of some rows."""
+        """Return the states of the given rows."""
         params = {name: each if len(each) == 1 else each[rows] for name, each in self.params.items()}
         return BatchState({name: array[rows] for name, array in self.arrays.items()}, params)
 
 
 class EndedRows(NamedTuple):
-    """The episodes that ended in one step; every array has one entry per such episode, by ascending row.
+    """Episodes that ended in one step; arrays have one entry per episode, by ascending row.
 
     Attributes:
         episodes: Records of `ENDED_DTYPE`.
-        now: When the step was taken, in nanoseconds.
-        observations: The last ones, which a reset replaced (`SAME_STEP`); else `None`.
-        infos: Likewise, by name.
+        now: Time of the step, in nanoseconds.
+        observations: Last observations, which a reset replaced (`SAME_STEP`); otherwise `None`.
+        infos: Last infos by name, if observations are there.
     """
 
     episodes: NDArray[Any]
@@ -69,33 +69,33 @@ def to_episodes(records: NDArray[Any], now: int, num_envs: int) -> EndedEpisodes
 
 
 class BatchBase(abc.ABC):
-    """The parameters of a batch, and its rows as records.
+    """Parameters of a batch, and access to its rows as records.
 
     Args:
         spec: The kernel.
-        num_envs: How many sub-environments.
-        options: Of the fleet; they decide whether a step returns the episodes that ended in it.
-        params: Values by name, each for all or `(num_envs, …)`.
-        limit: Steps after which an episode is truncated; `None` for never.
+        num_envs: Number of sub-environments.
+        options: Options of the fleet; they decide whether a step returns the episodes that ended in it.
+        params: Parameters by name, each for all or `(num_envs, …)`.
+        limit: Number of steps after which an episode is truncated; `None` for no limit.
 
     Attributes:
         plan: The kernel's buffers.
 
     Raises:
-        InvalidArgument: A parameter that does not exist, or values of a wrong shape or type.
+        InvalidArgument: A parameter does not exist, or has values of a wrong shape or type.
     """
 
     device: str
     """`"cpu"` or `"cuda"`."""
 
     num_threads: int
-    """How many threads of the CPU step it at most."""
+    """Maximum number of CPU threads that step the batch."""
 
     threads: str
-    """What steps it, in words."""
+    """Description of the threads that step the batch."""
 
     _has_own_params: bool
-    """Whether the present code is for parameters that may differ between sub-environments."""
+    """Whether the current code is for parameters that differ between sub-environments."""
 
     def __init__(
         self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None
@@ -109,19 +109,19 @@ class BatchBase(abc.ABC):
 
     @abc.abstractmethod
     def kept(self, name: str) -> NDArray[Any]:
-        """Return an array of what is kept of every row, such as `"awaiting"` and `"elapsed"`; perhaps a view."""
+        """Return a kept array by its name, such as `"awaiting"` or `"elapsed"`; it may be a view."""
 
     @abc.abstractmethod
     def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
-        """Set an array of what is kept, in some rows or in all."""
+        """Set a kept array, in the given rows or in all."""
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Choose the code for the present parameters, and make room for them."""
+        """Select the code for the current parameters, and allocate their arrays."""
 
     @abc.abstractmethod
     def _write_params(self, names: Iterable[str]) -> None:
-        """Bring the present values of some parameters to where compiled code reads them."""
+        """Write the current values of parameters to the arrays that compiled code reads."""
 
     # ------------------------------------------------------------------ the state
 
@@ -133,8 +133,8 @@ class BatchBase(abc.ABC):
         """Set a field of the state.
 
         Args:
-            name: Of the field.
-            values: One for all rows, or one each.
+            name: Name of the field.
+            values: Value for all rows, or one each.
         """
         if self.plan.state.is_split:
             self._keep(f"s_{name}", values)
@@ -144,7 +144,7 @@ class BatchBase(abc.ABC):
         self._keep("s", whole)
 
     def count_awaiting(self) -> int:
-        """Return how many rows await a reset; waits for the device."""
+        """Return the number of rows that await a reset; waits for the device."""
         return int(np.count_nonzero(self.kept("awaiting")))
 
     @abc.abstractmethod
@@ -152,14 +152,14 @@ class BatchBase(abc.ABC):
         """Return records of `ENDED_DTYPE`, on the host: episodes that ended in the last step, by ascending row."""
 
     def _end(self, episodes: NDArray[Any], now: int, last: Callable[[str], NDArray[Any]]) -> EndedRows:
-        """Describe the episodes that ended in a step; `last` gives what `finals` of that name hold of them."""
+        """Describe the episodes that ended in a step; `last` returns their entries of a buffer of `finals`."""
         if not self._has_final_infos:
             return EndedRows(episodes, now, None, {})
-        observations, *infos = (last(one.name) for one in self.plan.finals)
+        observations, *infos = (last(each.name) for each in self.plan.finals)
         return EndedRows(episodes, now, observations, dict(zip(self.spec.info_fields, infos, strict=True)))
 
     def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """State and parameters of one row as records, `(1,)` each; copies."""
+        """Return copies of one row's state and parameters as records, `(1,)` each."""
         state, params = np.zeros(1, self.spec.state.dtype), np.zeros(1, self.spec.params.dtype)
         for name in self.spec.state.names:
             state[name] = self.field(name)[row]
@@ -171,10 +171,10 @@ class BatchBase(abc.ABC):
         """Return a frame of one row.
 
         Raises:
-            KernelError: The kernel has no function for it.
+            KernelError: The kernel does not define `render`.
         """
         if self.spec.render is None:
-            raise KernelError(f"{self.spec.name} has no function `render(state, params)`: write one")
+            raise KernelError(f"{self.spec.name} does not define `render(state, params)`: add it to the kernel")
         state, params = self.records(row)
         return self.spec.render(PlainRecord(self.spec.state, state), PlainRecord(self.spec.params, params))
 
@@ -186,18 +186,19 @@ class BatchBase(abc.ABC):
         return {name: values.copy() for name, values in self._params.items()}
 
     def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
-        """Change parameters, in some rows or for all.
+        """Change parameters, in the given rows or for all.
 
         Args:
-            values: By name, each for all of `rows` or one per row.
-            rows: Which; `None` for all.
+            values: Values by name, each for all of `rows` or one per row.
+            rows: Rows to change; `None` for all.
         """
-        before = self._params
-        present = before if rows is None else {name: one[rows] if len(one) > 1 else one for name, one in before.items()}
-        changed = check_params(self.spec, self.num_envs if rows is None else len(rows), values, present)
-        for name, given in changed.items() if rows is not None else ():
+        before = current = self._params
+        if rows is not None:
+            current = {name: array[rows] if len(array) > 1 else array for name, array in before.items()}
+        changed = check_params(self.spec, self.num_envs if rows is None else len(rows), values, current)
+        for name, array in changed.items() if rows is not None else ():
             whole = np.broadcast_to(before[name], (self.num_envs, *before[name].shape[1:])).copy()
-            whole[rows] = given
+            whole[rows] = array
             changed[name] = whole
         self._params = {**before, **changed}
         if self._has_own_params == self._needs_own_params():
@@ -210,25 +211,27 @@ class BatchBase(abc.ABC):
             raise
 
     def _needs_own_params(self) -> bool:
-        """Return whether code is due for which every row has parameters of its own."""
+        """Return whether the parameters require code for parameters that differ between rows."""
         return self.spec.kernel.has_own_params or any(len(values) > 1 for values in self._params.values())
 
     # ------------------------------------------------------------------ saved states
 
     def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
-        """Copy everything of some rows, or of all."""
-        state = BatchState({one.name: self.kept(one.name) for one in self.plan.kept}, self._params)
+        """Copy the state of the given rows, or of all."""
+        state = BatchState({each.name: self.kept(each.name) for each in self.plan.kept}, self._params)
         return copy.deepcopy(state) if rows is None else state[rows]
 
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
-        """Bring saved rows back, to the same places or others; they may come from another device.
+        """Restore saved rows, into the same rows or others; they may come from another device.
 
         Raises:
-            InvalidArgument: They are of another kernel.
+            InvalidArgument: The state is of another kernel.
         """
-        own, saved = ({name: each.shape[1:] for name, each in one.items()} for one in (self._params, state.params))
+        expected, saved = (
+            {name: array.shape[1:] for name, array in params.items()} for params in (self._params, state.params)
+        )
         forms = {name: (array.dtype, array.shape[1:]) for name, array in state.arrays.items()}
-        if own != saved or forms != {one.name: (one.dtype, one.shape) for one in self.plan.kept}:
+        if expected != saved or forms != {each.name: (each.dtype, each.shape) for each in self.plan.kept}:
             raise InvalidArgument(f"a saved state has other fields than {self.spec.name}: pass one of the same kernel")
         for name, values in state.arrays.items():
             self._keep(name, values, rows)

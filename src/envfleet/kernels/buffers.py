@@ -1,4 +1,4 @@
-"""The arrays of a batch of kernel environments: which there are, where they lie, and the tables of their addresses."""
+"""Arrays of a batch of kernel environments: names, dtypes and shapes, and their allocation."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ ENDED_DTYPE = np.dtype(
     [("row", np.int64), ("length", np.int64), ("episode", np.int64), ("begun", np.int64), ("total", np.float64)],
     align=True,
 )
-"""An episode that ended: its sub-environment, steps, number there, when it had begun (ns), and sum of rewards."""
+"""Record of an ended episode: sub-environment, steps, number in it, start time (ns), and sum of rewards."""
 
 LIFE_DTYPE = np.dtype([("rng", RNG_DTYPE), ("episodes", np.int64), ("begun", np.int64), ("unused", np.int64)])
-"""What only the start and the end of an episode touch: generator, number of episodes so far, start of this one (ns).
+"""Record used only at the start and end of an episode: generator, number of episodes so far, start of this one (ns).
 
-It fills one cache line, as the rows that end are scattered over memory.
+It fills one cache line, because the rows that end are scattered over memory.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """One array with a fixed shape per sub-environment.
+    """Array with a fixed shape per sub-environment.
 
     Attributes:
-        name: In compiled code.
-        dtype: Of an element; may be a record.
-        shape: Per sub-environment.
+        name: Name in compiled code.
+        dtype: Dtype of an element; may be a record.
+        shape: Shape per sub-environment.
     """
 
     name: str
@@ -44,28 +44,28 @@ class Buffer:
 
     @property
     def size(self) -> int:
-        """Elements per sub-environment."""
+        """Number of elements per sub-environment."""
         return math.prod(self.shape)
 
 
 IS_RESET = Buffer("is_reset", np.dtype(np.bool_))
-"""What rollouts hand out besides what steps do: whether the row was only reset."""
+"""Output of rollouts in addition to those of steps: whether the row was only reset."""
 
 NUMBERS = tuple(Buffer(name, np.dtype(np.float32)) for name in ("log_probs", "values", "next_values"))
-"""What networks say in a rollout."""
+"""Outputs of networks in a rollout."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordBuffers:
-    """How the records of one kind lie in memory.
+    """Memory layout of the records of one kind.
 
-    Records of scalars lie as structure of arrays, so that compiled loops vectorise; records with arrays or
-    records in them lie one after the other, so that a step touches one piece of memory.
+    Records of scalars are a structure of arrays, so that compiled loops vectorize. Records that contain arrays or
+    records are an array of structures, so that a step touches one piece of memory.
 
     Attributes:
         variable: Name of the record in compiled code.
-        prefix: Of the buffers' names.
-        dtype: Of the record.
+        prefix: Prefix of the buffers' names.
+        dtype: Dtype of the record.
     """
 
     variable: str
@@ -74,7 +74,7 @@ class RecordBuffers:
 
     @property
     def is_split(self) -> bool:
-        """Whether there is one array per field, rather than an array of records."""
+        """Whether there is one array per field, instead of an array of records."""
         return all(self.dtype[name].kind != "V" for name in self.dtype.names or ())
 
     @property
@@ -86,23 +86,23 @@ class RecordBuffers:
 
 
 class BufferPlan:
-    """All arrays of a batch of one kernel.
+    """Buffers of a batch of one kernel.
 
     Args:
         spec: The kernel.
 
     Attributes:
-        state: The state of every sub-environment.
-        life: Its generator, and what is known of its episodes.
-        params: Its parameters; one entry for all, or one each.
-        kept: Arrays that make up a saved state: `state`, `life`, and the episode's `awaiting` (0 running, 1 ended, 2
-            was reset in this step), `elapsed` steps and `returns`.
-        actions: What steps take.
+        state: State of every sub-environment.
+        life: Generator and episode counters of every sub-environment.
+        params: Parameters: one entry for all sub-environments, or one each.
+        kept: Arrays of a saved state: `state`, `life`, and the episode's `awaiting` (0 running, 1 ended, 2 reset in
+            this step), `elapsed` steps and `returns`.
+        actions: Actions of a step.
         shown: Observations and infos, which resets and steps write.
-        outputs: Arrays a step hands out.
-        ended: The episodes that ended in a step, one after the other.
-        finals: Those of `shown` that a reset replaced in `SAME_STEP`.
-        all: All of them, in the order of the table of addresses.
+        outputs: Arrays that a step returns.
+        ended: Episodes that ended in a step, one after the other.
+        finals: Observations and infos that a reset replaced in `SAME_STEP`.
+        all: All buffers, in the order of the table of addresses.
     """
 
     def __init__(self, spec: KernelSpec) -> None:
@@ -130,22 +130,22 @@ class BufferPlan:
             *self.shown[1:],
         )
         self.ended = Buffer("ended", ENDED_DTYPE)
-        self.finals = tuple(dataclasses.replace(one, name=f"final_{one.name}") for one in self.shown)
+        self.finals = tuple(dataclasses.replace(each, name=f"final_{each.name}") for each in self.shown)
         self.all = (*self.kept, *self.params.buffers, *self.outputs, self.ended, *self.finals)
 
 
 def allocate(
     buffers: Iterable[Buffer], num_rows: int, make: Callable[..., NDArray[np.uint8]] = np.empty
 ) -> dict[str, NDArray[Any]]:
-    """Make an array `(num_rows, …)` for each buffer, by name, that begins at a multiple of `ALIGNMENT`.
+    """Allocate an array `(num_rows, …)` for each buffer, by name, aligned to `ALIGNMENT` bytes.
 
     Args:
-        buffers: Which.
-        num_rows: Rows of each.
-        make: NumPy's function for their memory.
+        buffers: Buffers to allocate.
+        num_rows: Number of rows of each.
+        make: NumPy's function that allocates memory.
 
     Raises:
-        OutOfMemory: There is not enough of it.
+        OutOfMemory: There is not enough memory.
     """
     arrays = {}
     for buffer in buffers:
@@ -154,8 +154,8 @@ def allocate(
             memory = make(size_bytes + ALIGNMENT, np.uint8)
         except MemoryError as error:
             raise OutOfMemory(
-                f"{num_rows} rows of {buffer.name} need {size_bytes / 1e9:.1f} GB, which there is not: make fewer "
-                "sub-environments, or take fewer steps in a rollout"
+                f"{num_rows} rows of {buffer.name} need {size_bytes / 1e9:.1f} GB, more memory than there is: use "
+                "fewer sub-environments, or fewer steps per rollout"
             ) from error
         first = -memory.ctypes.data % ALIGNMENT
         arrays[buffer.name] = memory[first : first + size_bytes].view(buffer.dtype).reshape(num_rows, *buffer.shape)

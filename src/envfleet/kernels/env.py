@@ -1,4 +1,4 @@
-"""A kernel as an ordinary Gymnasium environment, so that every backend, wrapper and library can use it."""
+"""Kernel as an ordinary Gymnasium environment, for all backends, wrappers and libraries."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class EnvState(BatchState):
     """Saved state of a `KernelEnv`.
 
     Attributes:
-        flags: Whether the last step terminated and truncated the episode.
+        flags: Whether the last step terminated, and whether it truncated, the episode.
     """
 
     flags: tuple[bool, bool]
 
 
 class KernelEnv(gym.Env[Any, Any]):
-    """One sub-environment of a kernel, compiled, as a `gymnasium.Env`.
+    """Compiled kernel as a `gymnasium.Env`.
 
-    The registered time limit is not its own: `gymnasium.make` adds it, as to every environment. An episode that the
-    kernel itself ended stays as it is until the next reset: further steps return reward 0, the last observation and the
-    same flags, and call no code of the kernel, whose state at an end need not allow another step.
+    `gymnasium.make` adds the registered time limit by a wrapper, as for every environment. An episode that the kernel
+    ended is frozen until the next reset: further steps return reward 0, the last observation and the same flags, and do
+    not call the kernel, because its state at an end may not allow another step.
 
     Args:
-        kernel: The kernel, or `"module:Name"` of it.
+        kernel: The kernel, or its name `"module:Name"`.
         render_mode: `"rgb_array"` or `None`.
         debug: Whether the kernel's functions check their indices and raise `KernelIndexError`.
         **params: Parameters of the kernel by name.
@@ -61,21 +61,21 @@ class KernelEnv(gym.Env[Any, Any]):
         check_choice("render_mode", render_mode, (None, "rgb_array"))
         self.render_mode = render_mode
         self.metadata = {**type(self).metadata, "render_fps": spec.kernel.render_fps}
-        # Of its own: a space draws, and seeding one environment's must not touch another's.
+        # Copies: seeding the space of one environment must not affect another's.
         self.observation_space, self.action_space = copy.deepcopy((spec.observation.space, spec.action.space))
         self._debug = debug
         options = Options(autoreset_mode=AutoresetMode.DISABLED, workers=1, debug=debug)
         self._batch = CpuBatch(spec, 1, options, params)
         self._awaiting, self._record = self._batch.kept("awaiting"), self._batch.kept("lives")["rng"]
         self._flags = False, False
-        self._generator: np.random.Generator | None = None  # made when a caller first asks for it
+        self._generator: np.random.Generator | None = None  # made when it is first used
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode.
 
         Args:
-            seed: Seeds the generator; without it, it goes on.
-            options: `"params"`: parameters by name, from now on.
+            seed: Seed of the generator; by default it continues.
+            options: Dict with `"params"`: parameters by name, which stay until changed.
         """
         params = read_params(options)
         if params:
@@ -91,7 +91,7 @@ class KernelEnv(gym.Env[Any, Any]):
         return self._kernel.observation.unpack(arrays[0][0]), self._infos(arrays)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step once; truncated is set by a limit in the kernel's `step` only, that of the fleet by a wrapper."""
+        """Step once; `truncated` is set only by the kernel's `step`, since a wrapper counts the steps."""
         if self._np_random_seed is None:
             raise gym.error.ResetNeeded("step() before the first reset: call reset() first")
         if self._awaiting[0]:
@@ -104,18 +104,18 @@ class KernelEnv(gym.Env[Any, Any]):
         return self._kernel.observation.unpack(arrays[0][0]), reward, *self._flags, self._infos(arrays)
 
     def _write_generator(self) -> None:
-        """Let compiled code draw where a caller's draws from `np_random` left off."""
+        """Copy the state of `np_random` to compiled code, since callers may have drawn from it."""
         if self._generator is not None:
             self._record[0] = from_generator(self._generator)
 
     def _read_generator(self) -> None:
-        """Let `np_random` draw where compiled code left off."""
+        """Copy the state of compiled code to `np_random`."""
         if self._generator is not None:
             read_into(self._generator, self._record[0])
 
     def _infos(self, arrays: Sequence[Any]) -> dict[str, Any]:
         columns = zip(self._kernel.info_fields, arrays[4:], strict=True)
-        # Gymnasium's vector environments make columns of Python's bools and of NumPy's numbers and arrays.
+        # Gymnasium's vector environments expect Python's bools, and NumPy's numbers and arrays.
         infos: dict[str, Any] = {
             name: bool(col[0]) if col.ndim == 1 and col.dtype == np.bool_ else col[0] for name, col in columns
         }
@@ -131,11 +131,11 @@ class KernelEnv(gym.Env[Any, Any]):
         """Release the memory."""
         self._batch.close()
 
-    # ------------------------------------------------------------------ what it is made of
+    # ------------------------------------------------------------------ generator, state and attributes
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The generator of the kernel's draws. Draws of others, such as a wrapper's, come from the same sequence."""
+        """Generator of the kernel's draws; draws of others, such as a wrapper, come from the same sequence."""
         if self._np_random_seed is None:
             self.np_random, self._np_random_seed = np_random()
         if self._generator is None:
@@ -152,13 +152,13 @@ class KernelEnv(gym.Env[Any, Any]):
         return None if self._np_random_seed is None else self._generator or to_generator(self._record[0])
 
     def get_state(self) -> EnvState:
-        """Save the episode, the generator and the parameters; what it returns pickles."""
+        """Save the episode, the generator and the parameters; the result can be pickled."""
         self._write_generator()
         state = self._batch.save()
         return EnvState(state.arrays, state.params, self._flags)
 
     def set_state(self, state: EnvState) -> None:
-        """Bring back what `get_state` saved."""
+        """Restore a state that `get_state` returned."""
         self._batch.load(state)
         self._read_generator()
         self._flags = state.flags
@@ -169,7 +169,7 @@ class KernelEnv(gym.Env[Any, Any]):
         return _revive, (make, self.get_state(), self._np_random_seed, self.spec)
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Return whether there is such a parameter, field of the state, or attribute."""
+        """Return whether a parameter, field of the state, or attribute exists."""
         return name in self._fields or super().has_wrapper_attr(name)
 
     def get_wrapper_attr(self, name: str) -> Any:
@@ -193,5 +193,5 @@ def _revive(make: Callable[[], KernelEnv], state: EnvState, seed: int | None, sp
     env = make()
     env.spec = spec
     env.set_state(state)
-    env._np_random_seed = seed  # noqa: SLF001  # Gymnasium's, and there is no other way to set it
+    env._np_random_seed = seed  # noqa: SLF001  # a private attribute of Gymnasium, which has no setter
     return env

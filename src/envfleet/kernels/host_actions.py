@@ -1,4 +1,4 @@
-"""Actions in the host's memory, as a person gives them, made what compiled code takes."""
+"""Conversion of actions in the host's memory to arrays for compiled code."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from envfleet.kernels.kernel import ArraySpec, KernelSpec
 
 
 def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
-    """Actions as a contiguous array of the action space's dtype; whether they are in the space is not checked.
+    """Return actions as a contiguous array of the action space's dtype, without checking that they are in the space.
 
     Args:
         spec: The kernel.
-        actions: An array, list or tensor of the host.
-        leading: `(num_envs,)`, or `(num_steps, num_envs)`.
+        actions: Array, list or tensor on the host.
+        leading: Leading dimensions, `(num_envs,)` or `(num_steps, num_envs)`.
 
     Raises:
-        InvalidArgument: No array, another shape or dtype, or an int that would wrap around.
+        InvalidArgument: Actions are not an array, have another shape or dtype, or an int would wrap around.
     """
     parts, dtype = spec.action.parts, spec.action.dtype
     if not parts:
@@ -30,12 +30,12 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
     if isinstance(actions, np.ndarray) and actions.dtype == dtype and actions.shape == leading:
         return np.ascontiguousarray(actions)
     keys = [key for key, _ in parts]
-    found = list(actions) if isinstance(actions, Mapping) else None
+    actual = list(actions) if isinstance(actions, Mapping) else None
     if isinstance(actions, (tuple, list)):
-        found = list(range(len(actions)))
-    if found is None or sorted(found, key=repr) != sorted(keys, key=repr):
+        actual = list(range(len(actions)))
+    if actual is None or sorted(actual, key=repr) != sorted(keys, key=repr):
         raise InvalidArgument(
-            f"actions are a {type(actions).__name__} of {found}, expected one array for each of {keys} as in "
+            f"actions are a {type(actions).__name__} of {actual}, expected one array for each of {keys} as in "
             f"{spec.action.space}: pass what action_space.sample() returns"
         )
     packed = np.zeros(leading, dtype)
@@ -62,35 +62,35 @@ def _convert(form: ArraySpec, actions: Any, leading: tuple[int, ...], part: str)
             f"actions{part}.astype(np.{dtype})"
         )
     converted = np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED"])
-    if dtype.kind in "iu" and not np.array_equal(converted, array):  # what wraps around may look right
+    if dtype.kind in "iu" and not np.array_equal(converted, array):  # a value that wrapped around may look valid
         differs = (converted != array).reshape(int(np.prod(leading)), -1).any(axis=1)
         refuse_action(form, array, leading, int(np.argmax(differs)))
     return converted
 
 
 def as_array(actions: Any) -> NDArray[Any]:
-    """Return one action or several as an array of whatever shape and dtype.
+    """Return actions as an array of any shape and dtype.
 
     Raises:
-        InvalidArgument: NumPy cannot make one, as of rows of different lengths or of a tensor on another device.
+        InvalidArgument: NumPy cannot convert them, such as rows of different lengths or a tensor on another device.
     """
     try:
         return np.asarray(actions)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgument(
-            f"actions given as {type(actions).__name__} are no array ({error}): pass an array of the host, as with "
-            "torch's actions.detach().cpu().numpy()"
+            f"actions of type {type(actions).__name__} cannot be converted to an array ({error}): pass an array on the "
+            "host, such as torch's actions.detach().cpu().numpy()"
         ) from error
 
 
 def refuse_action(form: ArraySpec, actions: NDArray[Any], leading: tuple[int, ...], place: int) -> NoReturn:
-    """Say which action is not in the space.
+    """Raise an error that names the action that is not in the space.
 
     Args:
-        form: Of one action.
-        actions: All of them.
-        leading: `(num_envs,)`, or `(num_steps, num_envs)`.
-        place: Which, counted over the leading dimensions.
+        form: Array form of one action.
+        actions: All actions.
+        leading: Leading dimensions, `(num_envs,)` or `(num_steps, num_envs)`.
+        place: Flat index of the invalid action over the leading dimensions.
 
     Raises:
         InvalidArgument: Always.

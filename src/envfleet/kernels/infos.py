@@ -1,4 +1,4 @@
-"""Infos of kernels in Gymnasium's form: the kernel's own fields, last observations, ended episodes."""
+"""Infos of kernels in Gymnasium's form: fields of the state, last observations, ended episodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from envfleet.options import Options
 
 
 class KernelInfos:
-    """Infos of resets and steps. Masks in which every row is set are made once, and read-only.
+    """Infos of resets and steps. The mask in which every row is set is shared and read-only.
 
     Args:
         spec: The kernel.
-        num_envs: How many sub-environments.
-        options: Of the fleet.
+        num_envs: Number of sub-environments.
+        options: Options of the fleet.
     """
 
     def __init__(self, spec: KernelSpec, num_envs: int, options: Options) -> None:
@@ -30,12 +30,12 @@ class KernelInfos:
         self._all.flags.writeable = False
 
     def reset(self, arrays: Sequence[Any], rows: NDArray[np.int64] | None) -> dict[str, Any]:
-        """Return the infos of a reset of `rows`, or of all."""
+        """Return the infos of a reset of the given rows, or of all."""
         infos = self.step(arrays, None)
         return infos if rows is None else {name: column.take(rows, axis=0) for name, column in infos.items()}
 
     def step(self, arrays: Sequence[Any], ended: EndedRows | None) -> dict[str, Any]:
-        """Return the infos of a step; `ended` are the episodes that ended in it, if any did and they are gathered."""
+        """Return the infos of a step and of the episodes that ended in it, if they were gathered."""
         infos: dict[str, Any] = {}
         for name, column in zip(self._names, arrays[4:], strict=True):
             infos[name], infos[f"_{name}"] = column, self._all

@@ -1,4 +1,4 @@
-"""`Kernel`, the class a person writes: an environment as scalar functions, and what the machinery reads off it."""
+"""`Kernel`, the base class of environments written as scalar functions, and `KernelSpec`, its checked declaration."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from envfleet.native.fields import Fields, check_precision, read_fields
 class Kernel:
     """An environment as scalar functions in plain Python, compiled to batched CPU and CUDA code.
 
-    Subclass it and write the fields of the state, the parameters, and three static functions. They see one
-    sub-environment; the framework runs many, counts steps, resets and seeds them. No base-class method is called.
+    A subclass declares the fields of the state, the parameters, and three static functions. These see one
+    sub-environment; the engine runs many, counts steps, resets and seeds them.
 
-    - `reset(state, rng, params)` sets the fields of a new episode. Fields it leaves alone keep their values.
+    - `reset(state, rng, params)` sets the fields of a new episode. Fields that are not set keep their values.
     - `step(state, action, rng, params)` returns `(reward, terminated)`, or `(reward, terminated, truncated)` if the
-      kernel has time limits of its own. The action is an int for `Discrete`, else an array of the action space's shape
+      kernel has its own time limit. The action is an int for `Discrete`, otherwise an array of the action space's shape
       and dtype.
     - `observe(state, out)` writes the observation into `out`, an array of the observation space's shape and dtype.
-    - `render(state, params)`, which is not compiled, returns a frame, uint8 `(height, width, 3)`; it may be left out.
+    - `render(state, params)`, optional and not compiled, returns a frame, uint8 `(height, width, 3)`.
 
     `rng` has the methods `random`, `uniform`, `integers`, `standard_normal`, `normal`, `choice`, `shuffle` and
-    `permutation` of `numpy.random.Generator` and gives the same numbers. Functions may call other functions of any
-    module and use constants of modules and classes.
+    `permutation` of `numpy.random.Generator` and gives the same numbers. Functions may call functions of any module and
+    use constants of modules and classes.
 
     Attributes:
-        observation_space: Of one sub-environment: `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`, or a `Dict` or
-            `Tuple` of these, of which `step` and `observe` see the parts by key or place.
-        action_space: Likewise.
-        max_episode_steps: Episodes are truncated after so many steps; `None` for never.
-        info_fields: Fields of the state that are told in the infos of every step and reset. One called `action_mask`,
-            int8 `(n,)` for `Discrete(n)`, says which actions make sense: 1 for those that random rollouts may draw. For
-            `MultiDiscrete([n, m, …])` it is `(n + m + …,)`, the masks of all elements in order.
-        render_fps: Frames per second, for players of videos.
-        has_own_params: Compile only for parameters that may differ between sub-environments. Otherwise code for
-            parameters that all share, which can be faster, is compiled first, and the rest once some differ: too long
-            for a kernel that takes a minute.
-        variant_options: Names of options that choose another class, as they change its spaces; see `variant`.
+        observation_space: Space of one sub-environment's observations: `Box`, `Discrete`, `MultiDiscrete` or
+            `MultiBinary`, or a `Dict` or `Tuple` of these, with parts that `observe` accesses by key or index.
+        action_space: Space of one sub-environment's actions; the same types.
+        max_episode_steps: Number of steps after which episodes are truncated; `None` for no limit.
+        info_fields: Fields of the state that infos of steps and resets report. A field `action_mask`, int8 `(n,)` for
+            `Discrete(n)`, marks allowed actions by 1; random rollouts draw only these. For `MultiDiscrete([n, m, …])`
+            it is `(n + m + …,)`, the masks of all elements in order.
+        render_fps: Frames per second of recorded videos.
+        has_own_params: Whether to compile only code for parameters that differ between sub-environments. By default
+            code for shared parameters, which can be faster, is compiled first, and the other when some differ; that is
+            too slow for a kernel that compiles for a minute.
+        variant_options: Names of options that select another class, because they change its spaces; see `variant`.
 
     Examples:
         >>> class Walk(Kernel):
@@ -79,32 +79,32 @@ class Kernel:
 
     @classmethod
     def variant(cls, **options: Any) -> type[Kernel]:
-        """Return the class for some of `variant_options`; for the same options always the same class, which pickles."""
+        """Return the class for some of `variant_options`, the same for the same options; it can be pickled."""
         return cls
 
     @classmethod
     def check_params(cls, values: Mapping[str, NDArray[Any]]) -> None:
-        """Look at parameters before they are used; by default any value of a parameter's type will do.
+        """Validate parameters; accepts any value of the right type by default.
 
         Args:
-            values: All of them as they would be, by name: `(1, …)` for all sub-environments, or one row each.
+            values: All parameters by name: `(1, …)` for all sub-environments, or one row each.
 
         Raises:
-            InvalidArgument: A kernel of its own raises it for a value it cannot use.
+            InvalidArgument: Raised by subclasses for an invalid value.
         """
 
     class State:
-        """The fields of the state."""
+        """Fields of the state."""
 
     class Params:
-        """The parameters, each with its default."""
+        """Parameters, each with a default."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """One observation or action of a `space` as an array: its shape and dtype.
+    """Array form of one observation or action: its shape and dtype.
 
-    That of a `Dict` or `Tuple` is one record, with a field for each of its `parts`, which have a key or a place.
+    For a `Dict` or `Tuple` it is one record, with a field for each of the `parts`, which have a key or an index.
     """
 
     shape: tuple[int, ...]
@@ -119,9 +119,9 @@ class ArraySpec:
 
     @property
     def limits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """The least int and the one after the greatest, for each element; `None` where any value will do.
+        """Lower and exclusive upper bounds of each element of integer spaces; `None` if any value is valid.
 
-        That is for floats and for a Box of all ints of its dtype; several parts have limits of their own.
+        Any value is valid for floats and for a Box of all ints of its dtype. Parts have separate limits.
         """
         space = self.space
         if self.parts or self.dtype.kind == "f":
@@ -134,38 +134,38 @@ class ArraySpec:
             high = np.minimum(space.high.astype(widest), np.iinfo(np.int64).max - 1).astype(np.int64) + 1
             low: Any = space.low
         else:
-            low = getattr(space, "start", 0)  # none of MultiBinary
+            low = getattr(space, "start", 0)  # which MultiBinary lacks
             choices = space.nvec if isinstance(space, spaces.MultiDiscrete) else getattr(space, "n", 0)
             high = low + (2 if isinstance(space, spaces.MultiBinary) else choices)
         first, end = (np.broadcast_to(bound, self.shape).ravel().astype(np.int64) for bound in (low, high))
         return first, end
 
     def join(self, values: Iterable[Any]) -> Any:
-        """Return a value for each part as Gymnasium's dict or tuple."""
+        """Join a value per part to a dict or tuple, as Gymnasium has it."""
         keys = [key for key, _ in self.parts]
         return dict(zip(keys, values, strict=True)) if isinstance(keys[0], str) else tuple(values)
 
     def unpack(self, packed: Any) -> Any:
-        """Return records as Gymnasium's dict or tuple of arrays, which are views; other arrays as they are."""
+        """Return records as a dict or tuple of views, as Gymnasium has it; return other arrays unchanged."""
         if not self.parts:
             return packed
-        if isinstance(self.parts[0][0], str):  # a plain loop, as every step of a fleet pays for it
+        if isinstance(self.parts[0][0], str):  # a plain loop, because every step executes it
             return {key: packed[key] for key, _ in self.parts}
         return tuple(packed[name] for name in packed.dtype.names)
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelSpec:
-    """A kernel as it was when it was read; two that are equal have the same arrays and functions.
+    """Checked declaration of a kernel, as it was when it was read; equal ones have the same arrays and functions.
 
     Attributes:
-        name: Of the class.
+        name: Name of the class.
         kernel: The class.
         state: Fields of the state.
         params: Fields of the parameters.
         observation: Array form of one observation.
         action: Array form of one action.
-        info_fields: Fields of the state that are told in infos.
+        info_fields: Fields of the state that infos report.
         reset: `reset(state, rng, params)`.
         step: `step(state, action, rng, params) -> (reward, terminated)` or `(reward, terminated, truncated)`.
         observe: `observe(state, out)`.
@@ -194,32 +194,32 @@ class KernelSpec:
 
 
 def find_kernel(target: type[Kernel] | str) -> type[Kernel]:
-    """Return the kernel that `"module:Name"` names; a kernel is returned as it is.
+    """Return a kernel, or import one by its name `"module:Name"`.
 
     Raises:
-        KernelError: There is none, or it is something else.
+        KernelError: The name does not exist, or is not a kernel.
     """
     try:
-        found: Any = pkgutil.resolve_name(target) if isinstance(target, str) else target
+        kernel: Any = pkgutil.resolve_name(target) if isinstance(target, str) else target
     except (ImportError, AttributeError, ValueError) as error:
         raise KernelError(f"there is no kernel {target!r} ({error}): write it as 'package.module:Name'") from error
-    if not (isinstance(found, type) and issubclass(found, Kernel)):
-        raise KernelError(f"{found!r} is no kernel: pass a subclass of envfleet.kernels.Kernel")
-    return found
+    if not (isinstance(kernel, type) and issubclass(kernel, Kernel)):
+        raise KernelError(f"{kernel!r} is not a kernel: pass a subclass of envfleet.kernels.Kernel")
+    return kernel
 
 
 def choose_kernel(target: type[Kernel] | str, options: Mapping[str, Any]) -> tuple[type[Kernel], dict[str, Any]]:
-    """Return the kernel for what a person passed when making an environment.
+    """Return the kernel for the arguments of a function that makes an environment.
 
     Args:
-        target: The kernel, or `"module:Name"` of it.
-        options: By name: those of `variant_options`, and others.
+        target: The kernel, or its name `"module:Name"`.
+        options: Options by name: those of `variant_options`, and others.
 
     Returns:
-        The class that the former choose, and the others.
+        The class that `variant_options` select, and the other options.
 
     Raises:
-        KernelError: There is no such kernel.
+        KernelError: The kernel does not exist.
     """
     kernel = find_kernel(target)
     chosen = {name: value for name, value in options.items() if name in kernel.variant_options}
@@ -227,7 +227,7 @@ def choose_kernel(target: type[Kernel] | str, options: Mapping[str, Any]) -> tup
     return (kernel.variant(**chosen) if chosen else kernel), others
 
 
-_ALIKE = 0.85  # as difflib counts: `info_field`, but not `steps`
+_SIMILARITY = 0.85  # of difflib: accepts `info_field`, but not `steps`
 _SIGNATURES = {
     "reset": ("state", "rng", "params"),
     "step": ("state", "action", "rng", "params"),
@@ -237,24 +237,24 @@ _SIGNATURES = {
 
 
 def read_kernel(kernel: type[Kernel]) -> KernelSpec:
-    """Check a kernel's declaration, as it is now.
+    """Read and check a kernel's declaration.
 
     Raises:
-        KernelError: Something is missing or of a wrong type; the message says what to write.
+        KernelError: Something is missing or has a wrong type; the message says what to write.
     """
     name = find_kernel(kernel).__name__
-    for found in {one for one in dir(kernel) if not one.startswith("_")} - {*Kernel.__annotations__}:
-        for meant in difflib.get_close_matches(found, Kernel.__annotations__, 1, _ALIKE):
-            raise KernelError(f"{name}.{found} means nothing to envfleet: did you mean {meant}? Otherwise rename it")
+    for attribute in {each for each in dir(kernel) if not each.startswith("_")} - {*Kernel.__annotations__}:
+        for meant in difflib.get_close_matches(attribute, Kernel.__annotations__, 1, _SIMILARITY):
+            raise KernelError(f"{name}.{attribute} is unknown to envfleet: did you mean {meant}? Otherwise rename it")
     functions = {key: _read_function(kernel, key, is_needed=key != "render") for key in _SIGNATURES}
     state = read_fields(kernel.State, f"{name}.State", need_defaults=False)
     if not state.names:
         raise KernelError(f"{name} has no state: write `class State:` with a line such as `x: float` for each field")
     params = read_fields(kernel.Params, f"{name}.Params", need_defaults=True)
-    given: Any = kernel.info_fields
-    if isinstance(given, str):
-        raise KernelError(f"{name}.info_fields is a str, expected a tuple: write `({given!r},)`")
-    for field in given:
+    info_fields: Any = kernel.info_fields
+    if isinstance(info_fields, str):
+        raise KernelError(f"{name}.info_fields is a str, expected a tuple: write `({info_fields!r},)`")
+    for field in info_fields:
         state.check_name(field)
     if "action_mask" in state.names:
         _check_mask(kernel, state)
@@ -262,25 +262,25 @@ def read_kernel(kernel: type[Kernel]) -> KernelSpec:
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise KernelError(f"{name}.max_episode_steps is {limit!r}, expected a whole number of at least 1, or None")
     observation, action = (_read_space(kernel, f"{kind}_space") for kind in ("observation", "action"))
-    return KernelSpec(name, kernel, state, params, observation, action, tuple(given), **functions)
+    return KernelSpec(name, kernel, state, params, observation, action, tuple(info_fields), **functions)
 
 
 def _check_mask(kernel: type[Kernel], state: Fields) -> None:
-    space, found = kernel.action_space, state.dtype["action_mask"]
+    space, mask = kernel.action_space, state.dtype["action_mask"]
     if "action_mask" not in kernel.info_fields:
         raise KernelError(
-            f'{state.owner}.action_mask is no mask unless infos show it: write `info_fields = ("action_mask",)`, or '
-            "rename the field"
+            f'{state.owner}.action_mask is not in info_fields: write `info_fields = ("action_mask",)`, or rename the '
+            "field"
         )
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete) or len(space.shape or ()) > 1:
         raise KernelError(
-            f"{state.owner}.action_mask is a mask of {space}, expected one of Discrete, or MultiDiscrete of one "
-            "dimension: rename the field"
+            f"{state.owner}.action_mask is a mask of {space}, expected Discrete, or MultiDiscrete of one dimension: "
+            "rename the field"
         )
     size = sum(num_choices(space))
-    if found != np.dtype((np.int8, (size,))):
+    if mask != np.dtype((np.int8, (size,))):
         raise KernelError(
-            f"{state.owner}.action_mask is {found}, expected an int8 for each choice of {space}, in order: write "
+            f"{state.owner}.action_mask is {mask}, expected an int8 for each choice of {space}, in order: write "
             f"`action_mask: NDArray[np.int8] = array({size}, np.int8)`"
         )
 
@@ -291,7 +291,7 @@ def num_choices(space: spaces.Discrete[Any] | spaces.MultiDiscrete) -> list[int]
 
 
 def mask_for_sample(space: spaces.Space[Any], mask: NDArray[np.int8]) -> Any:
-    """Return a row's `action_mask` as `space.sample(mask)` takes it: for `MultiDiscrete` a tuple of arrays."""
+    """Return a row's `action_mask` in the form of `space.sample(mask)`: for `MultiDiscrete` a tuple of arrays."""
     if not isinstance(space, spaces.MultiDiscrete):
         return mask
     return tuple(np.split(mask, np.cumsum(space.nvec)[:-1]))
@@ -299,20 +299,20 @@ def mask_for_sample(space: spaces.Space[Any], mask: NDArray[np.int8]) -> Any:
 
 def _read_function(kernel: type[Kernel], name: str, *, is_needed: bool) -> Any:
     arguments = _SIGNATURES[name]
-    how = f"write `@staticmethod` and `def {name}({', '.join(arguments)}):`"
+    advice = f"write `@staticmethod` and `def {name}({', '.join(arguments)}):`"
     function = inspect.getattr_static(kernel, name, None)
     if function is None:
         if is_needed:
-            raise KernelError(f"{kernel.__name__} has no function {name!r}: {how}")
+            raise KernelError(f"{kernel.__name__} has no function {name!r}: {advice}")
         return None
     if isinstance(function, staticmethod):
         function = function.__func__
     if not inspect.isfunction(function):
-        raise KernelError(f"{kernel.__name__}.{name} is a {type(function).__name__}, expected a function: {how}")
-    kinds = inspect.signature(function).parameters
-    found = tuple(kinds)
-    if len(found) != len(arguments) or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in kinds.values()):
-        raise KernelError(f"{kernel.__name__}.{name} takes ({', '.join(found)}): {how}")
+        raise KernelError(f"{kernel.__name__}.{name} is a {type(function).__name__}, expected a function: {advice}")
+    parameters = inspect.signature(function).parameters
+    is_plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())
+    if len(parameters) != len(arguments) or not is_plain:
+        raise KernelError(f"{kernel.__name__}.{name} takes ({', '.join(parameters)}): {advice}")
     return function
 
 
@@ -335,10 +335,10 @@ def read_space(space: gym.Space[Any], where: str) -> ArraySpec:
     """
     if not isinstance(space, (spaces.Dict, spaces.Tuple)) or len(space) == 0:
         return _read_array(space, where)
-    given = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-    parts = tuple((key, _read_array(part, f"{where}[{key!r}]")) for key, part in given)
+    items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    parts = tuple((key, _read_array(part, f"{where}[{key!r}]")) for key, part in items)
     if bools := [key for key, part in parts if part.dtype == np.bool_ and part.shape]:
-        raise KernelError(f"{where}[{bools[0]!r}] is an array of bool, which a part cannot be: make it one of np.int8")
+        raise KernelError(f"{where}[{bools[0]!r}] is an array of bool, which parts do not support: use np.int8")
     fields = [(key if isinstance(key, str) else f"part_{key}", part.dtype, part.shape) for key, part in parts]
     return ArraySpec((), np.dtype(fields, align=True), space, parts)
 

@@ -1,26 +1,28 @@
-"""Sine, cosine, exponential and hyperbolic tangent that the compiler can spread over a vector unit.
+"""Sine, cosine, exponential and hyperbolic tangent that LLVM can vectorize.
 
-A call into the C library keeps a loop scalar. These are plain arithmetic and conditional expressions: numba turns a
-loop over them into vector code if it inlines them (`error_model="numpy", forceinline=True`). Uncompiled, on Python
-floats, they give the same bits as compiled, as long as the compiler does not contract products and sums: numba does not
-on CPUs, nor on CUDA with `fma=False`.
+A call of the C library keeps a loop scalar. These functions are plain arithmetic and conditional expressions, so loops
+over them become vector code if they are inlined (`error_model="numpy", forceinline=True`). Uncompiled, on Python
+floats, they give the same bits, as long as products and sums are not contracted: numba does not on CPUs, nor on CUDA
+with `fma=False`.
 
-Largest errors found in 400,000 arguments each, against 40 digits, in units in the last place: `sin` 0.75 and `cos` 0.78
+Largest errors in 400,000 arguments each, against 40 digits, in units in the last place: `sin` 0.75 and `cos` 0.78
 (|x| ≤ 10**5, multiples of a quarter turn included), `exp` 0.84, `tanh` 2.28.
 
-Each polynomial interpolates its function at the Chebyshev nodes of the reduced range, its coefficients then rounded to
+Each polynomial interpolates its function at the Chebyshev nodes of the reduced range; its coefficients are rounded to
 float64. The argument is reduced in parts, as in W. J. Cody and W. Waite, "Software Manual for the Elementary Functions"
-(1980), and what the last subtractions lose is carried along.
+(1980), and the rounding errors of the last subtractions are added later.
+
+See ADR 11.
 """
 
 from __future__ import annotations
 
 import math
 
-# Adding and taking away 1.5 * 2**52 rounds to the nearest integer, ties to even, wherever |x| < 2**51.
+# Adding and subtracting 1.5 * 2**52 rounds to the nearest integer, ties to even, wherever |x| < 2**51.
 _ROUNDER = 6755399441055744.0
 
-# pi / 2: two parts of 33 bits, of which products with whole numbers below 2**20 are exact, and the rest.
+# pi / 2: two parts of 33 bits, with exact products for integers below 2**20, and the rest.
 _QUARTERS_PER_RADIAN = 0.6366197723675814
 _QUARTER_1, _QUARTER_2, _QUARTER_3 = 1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21
 
@@ -33,13 +35,13 @@ def _rounded(x: float) -> float:
 
 
 def sincos(x: float) -> tuple[float, float]:
-    """Take sine and cosine at once, for little more than one of them costs.
+    """Return sine and cosine, at little more than the cost of one of them.
 
     Args:
-        x: Radians. Beyond |x| = 10**6 the results lose accuracy, beyond 10**15 they mean nothing.
+        x: Angle in radians. Results lose accuracy beyond |x| = 10**6, and are meaningless beyond 10**15.
 
     Returns:
-        The sine, odd in `x` to the bit, and the cosine, even; NaN for NaN and the infinities.
+        The sine, exactly odd in `x`, and the cosine, exactly even; NaN for NaN and infinities.
     """
     quarters = _rounded(x * _QUARTERS_PER_RADIAN)
     rough = x - quarters * _QUARTER_1
@@ -74,22 +76,22 @@ def _cosine(r: float, lost: float) -> float:
 
 
 def sin(x: float) -> float:
-    """Take the sine of `x` radians; see `sincos`."""
+    """Return the sine of `x` radians; see `sincos`."""
     return sincos(x)[0]
 
 
 def cos(x: float) -> float:
-    """Take the cosine of `x` radians; see `sincos`."""
+    """Return the cosine of `x` radians; see `sincos`."""
     return sincos(x)[1]
 
 
 def exp(x: float) -> float:
-    """Take e to the power of `x`: infinity above 709.78, 0 below -745.13, NaN for NaN."""
+    """Return e to the power of `x`: infinity above 709.78, 0 below -745.13, NaN for NaN."""
     bounded = 710.0 if x > 710.0 else x  # noqa: FURB136 (CUDA's min and max lose NaN)
     bounded = -746.0 if bounded < -746.0 else bounded  # noqa: FURB136 (CUDA's min and max lose NaN)
     doublings = _rounded(bounded * _LOG2_E)
     size = abs(doublings)
-    # In steps of which only the last can leave the normal numbers, so that it alone rounds.
+    # In steps: only the last can leave the normal numbers, so only it rounds.
     far = 512.0 if size >= 512.0 else 0.0
     farther = 512.0 if size >= 1024.0 else 0.0
     near = _power_of_two(size - far - farther)
@@ -100,7 +102,7 @@ def exp(x: float) -> float:
 
 
 def tanh(x: float) -> float:
-    """Take the hyperbolic tangent: odd in `x` to the bit, ±1 from |x| = 19.07 on, NaN for NaN."""
+    """Return the hyperbolic tangent: exactly odd in `x`, ±1 from |x| = 19.07 on, NaN for NaN."""
     twice = 2.0 * abs(x)
     twice = 44.0 if twice > 44.0 else twice  # noqa: FURB136 (CUDA's min and max lose NaN)
     doublings = _rounded(twice * _LOG2_E)
@@ -110,7 +112,7 @@ def tanh(x: float) -> float:
 
 
 def _grown(x: float, doublings: float) -> float:
-    """e**(x - doublings * ln 2) - 1, where the exponent is at most ln 2 / 2."""
+    """Return e**(x - doublings * ln 2) - 1; the exponent is at most ln 2 / 2."""
     rough = x - doublings * _LN2_1
     small = doublings * _LN2_2
     r = rough - small
@@ -124,7 +126,7 @@ def _grown(x: float, doublings: float) -> float:
 
 
 def _power_of_two(exponent: float) -> float:
-    """2**exponent for a whole number from 0 to 511, digit by digit."""
+    """Return 2**exponent for an integer from 0 to 511, bit by bit."""
     left_8 = exponent - (256.0 if exponent >= 256.0 else 0.0)
     left_7 = left_8 - (128.0 if left_8 >= 128.0 else 0.0)
     left_6 = left_7 - (64.0 if left_7 >= 64.0 else 0.0)

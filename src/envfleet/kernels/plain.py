@@ -1,4 +1,4 @@
-"""A kernel run as the plain Python it is: for debuggers, prints, rehearsals and comparisons."""
+"""Kernels run as plain Python: for debuggers, prints, rehearsals and comparisons."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ _OF_OTHERS = tuple(
     str(Path(file).parent) for file in (__file__, _PHYSICS, explaining.__file__, np.__file__, gymnasium.__file__)
 )
 EXPECTED_RESULTS = (
-    "expected two values on every way through it, `return reward, terminated`, or three on every way, `return reward, "
+    "expected two values on every path, `return reward, terminated`, or three on every path, `return reward, "
     "terminated, truncated`"
 )
 _FLAG = (bool, int, np.bool_, np.integer)
 _NUMBER = (*_FLAG, float, np.floating)
-_ADVICE = (  # kind of error, what its text says, what to do
-    (ZeroDivisionError, "", "compiled code would go on with inf or nan, or for ints with 0: look at the divisor first"),
+_ADVICE = (  # class of the error, part of its text, advice
+    (
+        ZeroDivisionError,
+        "",
+        "compiled code would continue with inf or nan, or for ints with 0: check the divisor first",
+    ),
     (OverflowError, "", "the number does not fit: keep it in the range of the field's type"),
     (IndexError, "", "an observation has shape {spec.observation.shape}, an action {spec.action.shape}"),
     (ValueError, "read-only", f"it {READ_ONLY}"),
@@ -37,10 +41,10 @@ _ADVICE = (  # kind of error, what its text says, what to do
 
 
 class PlainArray(np.ndarray[Any, Any]):
-    """An array whose elements calculate as in compiled code.
+    """Array with elements that calculate as in compiled code.
 
-    Compiled code widens narrow numbers before it calculates, and Python's own numbers are as wide; NumPy's stay narrow:
-    there `np.uint8(200) + 100` is 44. Sums and other results without dimensions are numbers.
+    Compiled code widens narrow numbers before it calculates, and Python's numbers are as wide, but NumPy's stay narrow:
+    `np.uint8(200) + 100` is 44. Sums and other results without dimensions are numbers.
     """
 
     def __array_wrap__(self, array: NDArray[Any], *_how: Any) -> Any:
@@ -54,21 +58,21 @@ class PlainArray(np.ndarray[Any, Any]):
 
 
 class PlainRecord:
-    """One record of named fields that behaves as in compiled code: fields are typed and no others exist.
+    """Record of named fields that behaves as in compiled code: fields are typed, and others do not exist.
 
     Args:
-        fields: Which.
+        fields: Fields of the record.
         values: Initial values, `(1,)` of the fields' dtype; the record owns a copy.
-        is_constant: Whether assignments are refused, as to parameters.
+        is_constant: Whether assignments are rejected, as for parameters.
     """
 
     _fields: Fields
     _values: NDArray[Any]
 
     def __init__(self, fields: Fields, values: NDArray[Any] | None = None, *, is_constant: bool = False) -> None:
-        own = fields.default_record() if values is None else values.copy()
-        own.flags.writeable = not is_constant
-        vars(self).update(_fields=fields, _values=own)
+        copy = fields.default_record() if values is None else values.copy()
+        copy.flags.writeable = not is_constant
+        vars(self).update(_fields=fields, _values=copy)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -92,8 +96,8 @@ class PlainRecord:
                 f"it assigns {value!r}, a {type(value).__name__}, to {name!r}, which holds one "
                 f"{self._fields.dtype[name]}: assign a number, such as one element, or declare the field as an array"
             ) from error
-        given = f"{value!r}, of type {type(value).__name__},"
-        loss = describe_loss(name, self._fields.dtype[name], np.asarray(value).dtype.kind, given)
+        number = f"{value!r}, of type {type(value).__name__},"
+        loss = describe_loss(name, self._fields.dtype[name], np.asarray(value).dtype.kind, number)
         if loss:
             raise KernelError(f"it {loss}")
 
@@ -110,7 +114,7 @@ class PlainEnv:
         params: Values `(1,)` of its parameters.
 
     Attributes:
-        num_results: How many values `step` returned before, 3 if it says `truncated`; `None` before the first.
+        num_results: Number of values that `step` returned, 3 with `truncated`; `None` before the first step.
     """
 
     def __init__(self, spec: KernelSpec, params: NDArray[Any] | None = None) -> None:
@@ -130,7 +134,7 @@ class PlainEnv:
         return self.spec.observe(state, out)
 
     def reset(self, seed: int | None = None) -> Any:
-        """Begin an episode, seeded as Gymnasium seeds, or going on with the same generator; returns the observation."""
+        """Begin an episode and return the observation; without a seed, the generator continues."""
         if seed is not None:
             self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
         result = self._reset()
@@ -141,10 +145,10 @@ class PlainEnv:
         """Step once.
 
         Args:
-            action: Of the action space; an array is handed on read-only, as it is the caller's.
+            action: Action of the action space; the kernel gets a read-only view of an array.
 
         Returns:
-            Observation, reward, terminated, and truncated, which only a kernel with time limits of its own sets.
+            Observation, reward, terminated, and truncated, which only kernels with their own time limits set.
 
         Raises:
             KernelError: The kernel returned something else.
@@ -167,35 +171,35 @@ class PlainEnv:
         return self.observe(), float(result[0]), bool(result[1]), bool(result[2]) if len(result) == 3 else False
 
     def observe(self, fill: int = 0) -> Any:
-        """Return the current observation, a new array, or a dict or tuple of them.
+        """Return the current observation: a new array, or a dict or tuple of new arrays.
 
         Args:
-            fill: What elements that the kernel does not write are.
+            fill: Initial value of the elements.
         """
         out: Any = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
-        out = out[()] if self.spec.observation.parts else out  # a record, of which numbers can be assigned
+        out = out[()] if self.spec.observation.parts else out  # a record, to which numbers can be assigned
         state = PlainRecord(self.spec.state, vars(self.state)["_values"], is_constant=True)
         result = self._observe(state, out)
         _expect_nothing(self.spec, "observe", result, "it writes the elements of `out`")
         return self.spec.observation.unpack(out)
 
     def check_observe(self) -> None:
-        """Check that `observe` writes every element, which memory would otherwise decide.
+        """Check that `observe` writes every element, which would otherwise be arbitrary.
 
         Raises:
-            KernelError: It does not; names the first that it leaves out.
+            KernelError: An element is not written; names the first one.
         """
         once, again = self.observe(0), self.observe(1)
         keys = [key for key, _ in self.spec.observation.parts]
         arrays = [(f"out[{key!r}]", once[key], again[key]) for key in keys] if keys else [("out", once, again)]
-        for out, one, other in arrays:
-            missing = np.argwhere((one != other) & ((one == one) | (other == other)))  # noqa: PLR0124  # NaN is written
+        for out, zeros, ones in arrays:
+            missing = np.argwhere((zeros != ones) & ((zeros == zeros) | (ones == ones)))  # noqa: PLR0124  # NaN is written
             if len(missing):
-                place = out + (str(missing[0].tolist()) if one.ndim else "")
+                place = out + (str(missing[0].tolist()) if zeros.ndim else "")
                 raise KernelError(
-                    f"{self.spec.name}.observe leaves {len(missing)} of {one.size} elements of `{out}` unwritten, the "
-                    f"first is {place}, or it reads them: `{out}` has the shape {one.shape} of observation_space and "
-                    "holds anything at first, so write every element"
+                    f"{self.spec.name}.observe leaves {len(missing)} of {zeros.size} elements of `{out}` unwritten, "
+                    f"the first is {place}, or it reads them: `{out}` has the shape {zeros.shape} of observation_space "
+                    "and arbitrary values at first, so write every element"
                 )
 
 
@@ -217,16 +221,16 @@ def _expect_nothing(spec: KernelSpec, name: str, result: Any, instead: str) -> N
 
 
 def rehearse(spec: KernelSpec) -> bool:
-    """Run a few uncompiled steps, so that mistakes show in the words of Python before anything is compiled.
+    """Run a few uncompiled steps, so that Python reports mistakes before anything is compiled.
 
     Returns:
-        Whether the kernel's steps say `truncated`.
+        Whether the kernel's steps return `truncated`.
 
     Raises:
         KernelError: A function raised; names it and the line.
     """
     env = PlainEnv(spec)
-    actions = copy.deepcopy(spec.action.space)  # whose own draws are the user's
+    actions = copy.deepcopy(spec.action.space)  # the user's own may have been seeded
     actions.seed(0)
     try:
         with np.errstate(all="ignore"):
@@ -244,17 +248,17 @@ def rehearse(spec: KernelSpec) -> bool:
 
 
 def describe(spec: KernelSpec, error: Exception) -> KernelError:
-    """Return an error of a kernel that ran as plain Python, with the line of the user's code.
+    """Return the error of a kernel that ran as plain Python, with the line of the user's code.
 
     Args:
         spec: The kernel.
-        error: What it raised.
+        error: Exception that it raised.
     """
     text, frames = str(error), traceback.extract_tb(error.__traceback__)
     if not isinstance(error, KernelError):
-        advice = (what.format(spec=spec) for kind, clue, what in _ADVICE if isinstance(error, kind) and clue in text)
+        advice = (what.format(spec=spec) for kind, part, what in _ADVICE if isinstance(error, kind) and part in text)
         text = "; ".join((f"{type(error).__name__}: {text}", *advice))
-    for frame in reversed(frames):  # from the innermost, of which some are ours or of libraries that kernels call
+    for frame in reversed(frames):  # the innermost ones may be of this package or of libraries that kernels call
         if not frame.filename.startswith(_OF_OTHERS):
             return KernelError(f"{spec.name}, {describe_line(frame.filename, frame.lineno or 0, frame.name)}: {text}")
     return KernelError(text)

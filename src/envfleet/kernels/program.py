@@ -1,4 +1,4 @@
-"""A kernel compiled for the CPU: its entry points, cached on disk."""
+"""Compilation of a kernel for the CPU: checks, generated source, entry points."""
 
 from __future__ import annotations
 
@@ -24,34 +24,38 @@ if TYPE_CHECKING:
 
 
 def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = False) -> MachineCode:
-    """Compile a kernel, or load what was compiled before; says so on stderr if it has to compile.
+    """Compile a kernel, or load it from the cache; a note on stderr reports a compilation.
 
-    The code has these functions, which take exactly what is said here, C-contiguous and unchecked:
+    The code has these functions, whose C-contiguous arguments are not checked:
 
-    - `step(table, actions) -> count`: check the actions and step all rows; the number of episodes that ended, or
-      `-1 - row` of an action that cannot be, in which case nothing was stepped
-    - `step_range(table, actions, start, stop) -> count`: the same for some rows, unchecked
-    - `check(actions)`: 0 or `-1 - row`
+    - `step(table, actions) -> count`: check the actions and step all rows; return the number of episodes that ended, or
+      `-1 - row` of an invalid action, in which case nothing was stepped
+    - `step_range(table, actions, start, stop) -> count`: step some rows, without checking the actions
+    - `check(actions)`: return 0 or `-1 - row` of an invalid action
     - `reset(table, rows, seeds, is_seeded)`: begin episodes in rows (int64), with seeds (uint64) where `is_seeded`
       (bool)
-    - `observe(table, start, stop)`: write observations and infos anew
+    - `observe(table, start, stop)`: write observations and infos
 
     Args:
         spec: The kernel.
-        has_own_params: Every sub-environment has parameters of its own.
-        debug: Whether its functions check their indices and raise `KernelIndexError`.
+        has_own_params: Whether every sub-environment has its own parameters.
+        debug: Whether functions check their indices and raise `KernelIndexError`.
 
     Raises:
-        KernelError: It cannot be compiled; the message names the user's line.
+        KernelError: The kernel cannot be compiled; the message names the user's line.
     """
     return _compile(spec, has_own_params, debug, fingerprint_of(spec, has_places=debug))
 
 
 def fingerprint_of(spec: KernelSpec, *, has_places: bool = False) -> str:
-    """Hash a kernel's functions and all they refer to, as it is now; with their lines, if the machine code names them.
+    """Hash a kernel's functions and everything that they refer to.
+
+    Args:
+        spec: The kernel.
+        has_places: Whether files and lines count too, as for machine code that names them.
 
     Raises:
-        KernelError: They refer to something that cannot be compiled.
+        KernelError: A function refers to something that cannot be compiled.
     """
     try:
         return fingerprint(list(spec.functions), has_places=has_places)
@@ -60,10 +64,10 @@ def fingerprint_of(spec: KernelSpec, *, has_places: bool = False) -> str:
 
 
 def check_functions(spec: KernelSpec) -> bool:
-    """Look for mistakes before anything is compiled, and say whether the kernel's steps say `truncated`.
+    """Check a kernel's functions before anything is compiled; return whether its steps return `truncated`.
 
     Raises:
-        KernelError: There is one; names the line.
+        KernelError: A function has a mistake; names the line.
         MissingDependency: Numba is not installed.
     """
     if importlib.util.find_spec("numba") is None:
@@ -103,7 +107,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
 
 
 def cache_key(spec: KernelSpec, *, debug: bool = False) -> tuple[str, ...]:
-    """Return what decides a kernel's machine code besides the generated source.
+    """Return everything that decides a kernel's machine code, except the generated source.
 
     Args:
         spec: The kernel.
@@ -115,12 +119,12 @@ def cache_key(spec: KernelSpec, *, debug: bool = False) -> tuple[str, ...]:
 
 
 def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what the generated loops refer to.
+    """Return the global names of the generated loops.
 
     Args:
         plan: The kernel's buffers.
-        target: The module that makes records and views for the compiler in question.
-        make_function: Makes functions for it.
+        target: Module with the records and views of the target.
+        make_function: The target's `FunctionTree`.
     """
     from envfleet.native import rng
 

@@ -1,4 +1,4 @@
-"""Kernels in Gymnasium's registry."""
+"""Registration of kernels with Gymnasium."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envfleet.kernels.kernel import Kernel, find_kernel
 
 _ENTRY_POINT = "envfleet.kernels.env:KernelEnv"
 _VECTOR_ENTRY_POINT = "envfleet.kernels.engine:make_vector"
-_TWINS: dict[str, str] = {}  # an environment's id -> that of the kernel that equals it
+_TWINS: dict[str, str] = {}  # id of an environment -> id of the kernel that equals it
 
 
 def register(
@@ -24,19 +24,19 @@ def register(
 ) -> None:
     """Register a kernel with Gymnasium.
 
-    Then `gymnasium.make(env_id)` makes one, `gymnasium.make_vec(env_id, num_envs,
+    Then `gymnasium.make(env_id)` makes one environment; `gymnasium.make_vec(env_id, num_envs,
     vectorization_mode="vector_entry_point")` and `envfleet.make(env_id, num_envs, backend="kernel")` make many.
 
     Args:
-        env_id: `"namespace/Name-v0"`.
-        kernel: The class, or `"package.module:Name"` of it, which is not imported before it is needed.
-        max_episode_steps: The time limit; by default that of the class, or none where only its name is given.
-        twin_of: Id of the environment in Python that the kernel equals; `envfleet bench` and `doctor` of that one then
-            show the kernel, too.
-        **kwargs: For `gymnasium.register`.
+        env_id: Id such as `"namespace/Name-v0"`.
+        kernel: The class, or its name `"package.module:Name"`, which is imported when it is needed.
+        max_episode_steps: Time limit; by default the class's, or no limit if `kernel` is a name.
+        twin_of: Id of the Python environment that the kernel equals; `envfleet bench` and `doctor` of that environment
+            then also show the kernel.
+        **kwargs: Arguments of `gymnasium.register`.
 
     Raises:
-        KernelError: It is neither a kernel nor a name.
+        KernelError: `kernel` is neither a kernel nor a name.
     """
     declared = None if isinstance(kernel, str) else find_kernel(kernel).max_episode_steps
     gym.register(
@@ -52,12 +52,12 @@ def register(
 
 
 def find_twin(env_id: str) -> str | None:
-    """Return the id of the kernel that equals an environment, or `None`."""
+    """Return the id of the kernel that equals a Python environment, or `None`."""
     return _TWINS.get(env_id)
 
 
 def find_original(kernel_id: str) -> str | None:
-    """Return the id of the environment that a kernel equals, or `None`."""
+    """Return the id of the Python environment that a kernel equals, or `None`."""
     return next((env_id for env_id, twin in _TWINS.items() if twin == kernel_id), None)
 
 

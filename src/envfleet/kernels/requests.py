@@ -1,4 +1,4 @@
-"""Checks on what a person asks of a fleet of a million, without a Python object for each sub-environment."""
+"""Checks of seeds, options and parameters, without a Python object for each of a million sub-environments."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LARGEST_SEED = 2**64 - 1
 
 
 def read_first_seed(seed: int | None, num_envs: int) -> int:
-    """Return the seed of the first of `num_envs` sub-environments, whose others follow it; drawn, if it is `None`.
+    """Return the seed of the first sub-environment, drawn if it is `None`; those of the others follow it.
 
     Raises:
-        InvalidArgument: It is no seed that leaves room for the others below 2**64.
+        InvalidArgument: The seed is invalid, or too large for the others to be below 2**64.
     """
     if seed is None:
         return secrets.randbits(63)
@@ -30,41 +30,41 @@ def read_first_seed(seed: int | None, num_envs: int) -> int:
 
 
 def read_limit(max_episode_steps: Any) -> int | None:
-    """Return a time limit; -1 is none, as in `gymnasium.make`.
+    """Return a time limit, or `None` for -1, as in `gymnasium.make`.
 
     Raises:
-        InvalidArgument: It is no whole number of at least 1.
+        InvalidArgument: The limit is not an integer of at least 1.
     """
     return None if max_episode_steps in (None, -1) else check_whole("max_episode_steps", max_episode_steps, 1)
 
 
 def read_seeds(seeds: Seeds, rows: NDArray[np.int64], num_envs: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return the seeds of the rows that are reset, and which of them have one.
+    """Return the seeds of the rows that are reset, and a mask of the rows that have one.
 
     Raises:
-        InvalidArgument: One is not below 2**64.
+        InvalidArgument: A seed is not below 2**64.
     """
     if seeds is None:
         return np.zeros(len(rows), np.uint64), np.zeros(len(rows), np.bool_)
     if isinstance(seeds, int):
         return np.uint64(read_first_seed(seeds, num_envs)) + rows.astype(np.uint64), np.ones(len(rows), np.bool_)
-    if any(one is not None and one > LARGEST_SEED for one in seeds):
-        raise InvalidArgument("a seed is 2**64 or more: pass smaller ones; kernels keep seeds in 64 bits")
-    return np.array([one or 0 for one in seeds], np.uint64), np.array([one is not None for one in seeds])
+    if any(seed is not None and seed > LARGEST_SEED for seed in seeds):
+        raise InvalidArgument("a seed is 2**64 or more, expected 64 bits: pass smaller seeds")
+    return np.array([seed or 0 for seed in seeds], np.uint64), np.array([seed is not None for seed in seeds])
 
 
 def read_params(options: Any) -> Mapping[str, Any]:
-    """Return the parameters among the options of a reset.
+    """Return the parameters in the options of a reset.
 
     Raises:
-        InvalidArgument: The options, or the parameters, are no dict, or there are others.
+        InvalidArgument: The options or the parameters are not a dict, or there are other options.
     """
     check_options(options)
     unknown = set(options or {}) - {"params"}
     if unknown:
         raise InvalidArgument(
-            f"options has {min(unknown)!r}, expected 'params', or 'reset_mask' of a fleet: a kernel's reset takes no "
-            "options of its own, only parameters"
+            f"options has {min(unknown)!r}, expected 'params', or 'reset_mask' of a fleet: pass values to a kernel's "
+            "reset as parameters"
         )
     params = (options or {}).get("params")
     check_options(params, name="options['params']")
@@ -76,12 +76,12 @@ def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any], now
 
     Args:
         spec: The kernel.
-        num_envs: How many sub-environments.
-        values: What is given: one value for all, or one per sub-environment.
-        now: What all parameters are, each `(1, …)` or `(num_envs, …)`.
+        num_envs: Number of sub-environments.
+        values: New values by name: one value for all, or one per sub-environment.
+        now: Current values of all parameters, each `(1, …)` or `(num_envs, …)`.
 
     Raises:
-        InvalidArgument: A name that is no parameter, values of a wrong shape or type, or that the kernel cannot use.
+        InvalidArgument: A name is not a parameter, values have a wrong shape or type, or the kernel rejects them.
     """
     unknown = sorted(set(values) - set(spec.params.names))
     if unknown:
@@ -89,10 +89,11 @@ def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any], now
         advice = advise(unknown[0], [*spec.params.names, *OPTIONS])
         raise InvalidArgument(f"{spec.name} has no parameter {unknown[0]!r}, its parameters are {known}: {advice}")
     checked = {name: convert_values(spec.params.dtype[name], num_envs, name, value) for name, value in values.items()}
-    for name, given in checked.items():
-        if given.dtype.kind == "f" and np.isnan(given).any():
-            what = f"{name}={reprlib.repr(values[name])}"
-            raise InvalidArgument(f"{what} has a NaN, expected numbers: {spec.name} would calculate with it")
+    for name, array in checked.items():
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise InvalidArgument(
+                f"{name}={reprlib.repr(values[name])} has a NaN, expected numbers: pass others to {spec.name}"
+            )
     spec.kernel.check_params({**now, **checked})
     return checked
 
@@ -101,24 +102,24 @@ def convert_values(field: np.dtype[Any], num_envs: int, name: str, value: Any) -
     """Return values of a field as a new array, `(1, …)` for all sub-environments or `(num_envs, …)`.
 
     Args:
-        field: Its dtype.
-        num_envs: How many sub-environments.
-        name: Of the field.
-        value: What is given: one value for all, or one per sub-environment.
+        field: Dtype of the field.
+        num_envs: Number of sub-environments.
+        name: Name of the field.
+        value: One value for all sub-environments, or one each.
 
     Raises:
-        InvalidArgument: Values of a wrong shape or type, or too large for it.
+        InvalidArgument: Values have a wrong shape or type, or are too large for the dtype.
     """
-    dtype, shape, given = field.base, field.shape, f"{name}={reprlib.repr(value)}"
+    dtype, shape, argument = field.base, field.shape, f"{name}={reprlib.repr(value)}"
     try:
         array = np.asarray(value)
         with np.errstate(over="ignore"):
             converted = array.astype(dtype, casting="unsafe" if array.dtype.kind in "iub" else "same_kind")
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{given}: pass {dtype} or an array of it") from error
+        raise InvalidArgument(f"{argument} is not a number: pass {dtype} or an array of it") from error
     lost = converted != array if array.dtype.kind in "iu" else np.isinf(converted) & np.isfinite(array)
     if lost.any():
-        raise InvalidArgument(f"{given} does not fit into {dtype}: pass a smaller number")
+        raise InvalidArgument(f"{argument} does not fit into {dtype}: pass a smaller number")
     if converted.shape == shape:
         return converted.reshape(1, *shape)
     if converted.shape in ((num_envs, *shape), (1, *shape)):

@@ -148,7 +148,7 @@ def test_masks_of_another_form_are_refused() -> None:
     class Board(Corridor):
         action_space = spaces.MultiDiscrete(np.array([[3, 3], [2, 2]]))  # type: ignore[assignment]
 
-    with pytest.raises(KernelError, match="expected one of Discrete"):
+    with pytest.raises(KernelError, match="expected Discrete, or MultiDiscrete"):
         read_kernel(Continuous)
     with pytest.raises(KernelError, match="MultiDiscrete of one dimension: rename the field"):
         read_kernel(Board)

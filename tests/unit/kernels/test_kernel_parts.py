@@ -140,5 +140,5 @@ def test_what_cannot_be_is_refused() -> None:
         read_kernel(Deep)
     with pytest.raises(KernelError, match=r"elements of `out\['place'\]` unwritten, the first is out\['place'\]\[1\]"):
         envfleet.make(Leaving, 1, backend="kernel")
-    with pytest.raises(InvalidArgument, match="with device='cuda' has spaces of several parts"):
+    with pytest.raises(InvalidArgument, match="has spaces of several parts, and device='cuda' requires"):
         envfleet.make(Rover, 2, backend="kernel", device="cuda")

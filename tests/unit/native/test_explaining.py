@@ -117,14 +117,14 @@ STEPS: dict[str, tuple[str, ...]] = {
     "return 1.0 / (0 * state.n), False": ("ZeroDivisionError", "divisor"),
     "return action[0], False": ("TypeError",),
     "state.n = state.n + 0.5": ("0.5, of type float, to the int64 field 'n'", "`n: float`, or write `int(...)`"),
-    "state.n += 0.5": ("int64 field 'n'", "cut off its fraction"),
+    "state.n += 0.5": ("int64 field 'n'", "cuts off its fraction"),
     "return np.einsum('i,i', params.goals, params.goals), False": ("uses numpy.einsum, which compiled",),
     "return 0.0, math.isclose(state.x, 1.0)": (
         "it uses math.isclose, which compiled code does not have: write it out",
     ),
     "return scale(1.0, by=2.0), False": ("uses scale, which has", "`*`", "positional"),
     _RARELY + "return gather(1.0), False": ("uses gather, which has", "`**`", "positional"),
-    "return (y := state.x) + y, False": ("assigns by `:=`", "a line of its own"),
+    "return (y := state.x) + y, False": ("assigns by `:=`", "a separate line"),
     "state.few[state.few > 1] = 0": ("a mask of several dimensions", "np.where(mask, value, array)"),
     "return 1.0 * state.few[state.few > 1].size, False": ("a mask of several dimensions", "or a loop"),
     _RARELY + "state.few[0, :2] += 0.5": ("an array of uint8", "float64", "values.astype("),
@@ -213,7 +213,7 @@ def test_a_mistake_in_step_names_the_line(tmp_path: Path, body: str) -> None:
 
 @pytest.mark.parametrize("result", ["1.0", "1.0, False, False", "1.0, False, 0, 0", "'one', False"])
 def test_all_ways_through_step_return_equally_much(tmp_path: Path, result: str) -> None:
-    with pytest.raises(KernelError, match=r"mine\.py:\d+ .*it returns Tuple.* on different ways .* on every way"):
+    with pytest.raises(KernelError, match=r"mine\.py:\d+ .*it returns Tuple.* on different paths.* on every path"):
         check(with_step(tmp_path, f"{_RARELY}return {result}"))
 
 
@@ -357,24 +357,24 @@ def test_a_step_that_does_not_always_return(tmp_path: Path) -> None:
 DECLARATIONS = {
     "observation_space = None": "no observation_space: write `observation_space = spaces.Box",
     "observation_space = spaces.Dict({})": "is a Dict, expected Box, Discrete, MultiDiscrete or MultiBinary",
-    "observation_space = spaces.Dict(map=spaces.Box(0, 1, (2,), bool))": "is an array of bool, which a part",
+    "observation_space = spaces.Dict(map=spaces.Box(0, 1, (2,), bool))": "is an array of bool, which parts",
     "State = Kernel.State": "Mine has no state: write `class State:`",
     "class State:\n        x: str": r"Mine\.State\.x is annotated as <class 'str'>, expected float",
-    "class State:\n        x: 'flaot'": "name that is not known where the class is defined .*flaot",
-    "class State:\n        x: object = array(-1, np.int32)": r"array\(-1.*an int above 0",
-    "class State:\n        x: object = array('3', np.int32)": r"array\('3'.*an int above 0",
+    "class State:\n        x: 'flaot'": "annotated with an undefined name .*flaot",
+    "class State:\n        x: object = array(-1, np.int32)": r"array\(-1.*a positive int",
+    "class State:\n        x: object = array('3', np.int32)": r"array\('3'.*a positive int",
     "class State:\n        x: object = array(3, object)": "one of numbers, such as",
     "class Params:\n        goal: float": r"Mine\.Params\.goal has no default: write `goal: float = 1.0`",
-    "class State:\n        x: np.float16": "Mine.State.x is float16, which compiled code does not have: take",
+    "class State:\n        x: np.float16": "Mine.State.x is float16, which compiled code does not support: use",
     "class State:\n        x: object = array(2, np.float16)": "Mine.State.x is float16",
     "observation_space = spaces.Box(-1, 1, (2,), np.float16)": "Mine.observation_space is float16",
-    "class Params:\n        goal = 1.0": "Mine.Params.goal has no type, without which it is no field: write `goal:",
-    "class Params:\n        goal: float = 'far'": "Mine.Params.goal = 'far' is no float64: give it a default",
-    "class State:\n        n: int = 1.5": "Mine.State.n = 1.5 is no int64",
+    "class Params:\n        goal = 1.0": "Mine.Params.goal has no type, so it is not a field: write `goal:",
+    "class Params:\n        goal: float = 'far'": "Mine.Params.goal = 'far' is not a float64: use a default",
+    "class State:\n        n: int = 1.5": "Mine.State.n = 1.5 is not a int64",
     "info_fields = ('y',)": "no field 'y'; its fields are: x, n, cells",
     "info_fields = 'x'": r"is a str, expected a tuple: write `\('x',\)`",
-    "max_episode_step = 5": "Mine.max_episode_step means nothing to envfleet: did you mean max_episode_steps",
-    "info_field = ('x',)": "Mine.info_field means nothing to envfleet: did you mean info_fields",
+    "max_episode_step = 5": "Mine.max_episode_step is unknown to envfleet: did you mean max_episode_steps",
+    "info_field = ('x',)": "Mine.info_field is unknown to envfleet: did you mean info_fields",
     "class State:\n        action_mask: object = array(2, np.int8)": r"write `info_fields = \(\"action_mask\",\)`",
     "max_episode_steps = 0": "is 0, expected a whole number of at least 1",
     "max_episode_steps = 2.5": "is 2.5, expected a whole number of at least 1",
@@ -393,7 +393,7 @@ def test_a_mistake_in_the_declaration(tmp_path: Path, declaration: str) -> None:
 
 
 def test_no_kernel_at_all() -> None:
-    message = "is no kernel: pass a subclass"
+    message = "is not a kernel: pass a subclass"
     with pytest.raises(KernelError, match=message):
         read_kernel(dict)  # type: ignore[arg-type]
     for value in (dict, Kernel()):
@@ -408,14 +408,14 @@ def test_helpers_and_constants_may_share_names_of_functions(tmp_path: Path) -> N
 
 TYPES = {
     "if state.n > 1000: state.n = state.n + 0.5": (
-        "it assigns a number of type float64 to the int64 field 'n', which would cut off its fraction: declare the "
+        "it assigns a number of type float64 to the int64 field 'n', which cuts off its fraction: declare the "
         "field as `n: float`, or write `int(...)`"
     ),
     "if state.n > 1000: halve(state)": "(`def halve(record): record.n *= 0.5`): it assigns a number of type float64",
-    "if state.n > 1000: state.is_on = state.x": "float64 to the bool field 'is_on', which would keep only whether",
+    "if state.n > 1000: state.is_on = state.x": "float64 to the bool field 'is_on', which keeps only whether",
     "if state.n > 1000: state.is_on = state.n": "declare the field as `is_on: int`, or write `bool(...)`",
-    "value = (1.0, 2.0) if state.n > 1000 else 1.0": "gives an expression values of two types",
-    "return sum(k * 1.0 for k in range(3)), False": "generator expression, which cannot be compiled: write a loop",
+    "value = (1.0, 2.0) if state.n > 1000 else 1.0": "assigns values of two types to an expression",
+    "return sum(k * 1.0 for k in range(3)), False": "generator expression, which compiled code does not support",
     "return rng.random(3)[0], False": "arguments that kernels do not have, such as size",
     "value = state.x[0] if state.n > 1000 else 1.0": "getitem",
     "return 1.0, ~(state.x > 1.0)": "calculates ~ of a bool, which is -1 or -2 in Python: write `not`",
