@@ -90,7 +90,7 @@ class CpuBatch(BatchBase):
         return compile_kernel(self.spec, has_own_params, debug=self._debug)
 
     def _extras(self) -> Sequence[int]:
-        """Return what the table of addresses has besides buffers."""
+        """Return the entries of the table of addresses that follow those of the buffers."""
         return ()
 
     def _write_params(self, names: Iterable[str]) -> None:
@@ -270,7 +270,7 @@ def make_batch(
         OutOfMemory: There is not enough memory.
     """
     if options.device == "cpu" and options.stream is not None:
-        raise InvalidArgument(f"stream={options.stream} requires device='cuda' (got device='cpu'): add device='cuda'")
+        raise InvalidArgument(f"stream={options.stream} with device='cpu', without streams: add device='cuda'")
     if options.device == "cpu":
         return CpuBatch(spec, num_envs, options, params, limit)
     if options.workers is not None:

@@ -103,7 +103,7 @@ def begin(i, now, $begin_arrays):
     $show
 """
 
-# The first loop has no branch, which would often be mispredicted. Lives are prefetched some rows ahead.
+# The first loop avoids a branch, which would often be mispredicted. Lives are prefetched some rows ahead.
 _RENEW = """
 @inner
 def renew(m, offset, mode, now, count, $renew_arrays):

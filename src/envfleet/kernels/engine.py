@@ -1,4 +1,4 @@
-"""The engine of kernels: one batch of compiled code on the CPU or a CUDA device; how it, and a fleet of it, is made."""
+"""Engine of kernels: one batch of compiled code on the CPU or a CUDA device."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class KernelEngine(seam.Engine):
 
     Args:
         spec: The kernel.
-        num_envs: How many sub-environments.
-        options: Of the fleet.
-        max_episode_steps: The time limit; `None` or -1 for none.
-        env_spec: Gymnasium's spec, if it has one.
+        num_envs: Number of sub-environments.
+        options: Options of the fleet.
+        max_episode_steps: Time limit; `None` or -1 for no limit.
+        env_spec: Gymnasium's spec of a registered environment.
         render_mode: `"rgb_array"` or `None`.
         **params: Parameters of the kernel, one value each or one per sub-environment.
 
     Raises:
-        InvalidArgument: A parameter, option or the time limit cannot be used.
+        InvalidArgument: A parameter, option or the time limit is invalid.
         KernelError: The kernel cannot be compiled.
     """
 
@@ -103,7 +103,7 @@ class KernelEngine(seam.Engine):
 
     @property
     def params(self) -> dict[str, NDArray[Any]]:
-        """Parameters by name, `(1, …)` where all sub-environments share one value, else `(num_envs, …)`; copies."""
+        """Copies of the parameters by name: `(1, …)` if sub-environments share a value, otherwise `(num_envs, …)`."""
         return dict(self._batch.params)
 
     def step(self, actions: Any) -> seam.StepResult:
@@ -129,7 +129,7 @@ class KernelEngine(seam.Engine):
         """Carry out a request."""
         answer: Any = None
         if isinstance(request, seam.SetState) or (isinstance(request, seam.Reset) and request.rows is None):
-            self._sent = None  # whatever was interrupted ends here
+            self._sent = None  # an interrupted request ends here
         if isinstance(request, seam.Reset):
             answer = self._reset(request)
         elif isinstance(request, seam.Call):
@@ -144,7 +144,7 @@ class KernelEngine(seam.Engine):
 
     def _step_rows(self, actions: Any, rows: seam.Rows | None) -> seam.Batch:
         if self._sent is not None:
-            raise CallPending("send() while what was sent before is not received: a kernel steps at once, recv() first")
+            raise CallPending("send() before the results of the last send() were received: call recv() first")
         if rows is None:
             return seam.Batch(*self.step(actions), np.arange(self._num_envs))
         batch = self._batch
@@ -191,7 +191,7 @@ class KernelEngine(seam.Engine):
         return self._infos.reset(arrays, rows)
 
     def observe(self, rows: seam.Rows | None = None, *, final: bool = False) -> Any:
-        """Return the last observations; on a CUDA device, the last ones of ended episodes are a view."""
+        """Return the last observations; on a CUDA device, those of ended episodes are a view."""
         observations = self._batch.final_observations if final else self._observations
         return self._unpack(observations if rows is None else observations.take(rows, axis=0))
 
@@ -200,7 +200,9 @@ class KernelEngine(seam.Engine):
     def _call(self, request: seam.Call) -> Sequence[Any]:
         name = str(request.name)
         if request.args or request.kwargs:
-            raise InvalidArgument(f"call({name!r}) with arguments: kernels have no methods that take any")
+            raise InvalidArgument(
+                f"call({name!r}) with arguments, which methods of kernels do not take: leave them out"
+            )
         if name == "render":
             is_shown = self.traits.render_mode is not None
             return [self._batch.render(row) if is_shown else None for row in range(self._num_envs)]
@@ -229,24 +231,26 @@ class KernelEngine(seam.Engine):
         if name not in self._kernel.state.names:
             raise KernelError(self._describe_unknown(name))
         if self._seeds is None:
-            raise ResetNeeded(f"set_attr({name!r}) before the first reset, which sets it: call reset() first")
+            raise ResetNeeded(f"set_attr({name!r}) before the first reset would be overwritten: call reset() first")
         self._batch.write(name, convert_values(self._kernel.state.dtype[name], self._num_envs, name, values))
 
     def _load(self, request: seam.SetState) -> None:
         states, rows = request.states, request.rows
         count = self._num_envs if rows is None else len(rows)
         if not isinstance(states, BatchState) or states.num_rows != count:
-            found = f"{states.num_rows} sub-environments" if isinstance(states, BatchState) else type(states).__name__
-            raise InvalidArgument(f"set_state needs a state of {count} rows, got {found}: index one, as state[[0, 0]]")
+            actual = f"{states.num_rows} sub-environments" if isinstance(states, BatchState) else type(states).__name__
+            raise InvalidArgument(
+                f"set_state requires {count} rows (got {actual}): index a state, such as state[[0, 0]]"
+            )
         self._batch.load(states, rows)
         if self._seeds is None:
             self._seeds = np.zeros(self._num_envs, np.uint64)
         self._observations = self._batch.observe()[0]
 
-    # -------------------------------------------------------------------------------------------------- the rest
+    # ------------------------------------------------------------------------------------ rollouts and statistics
 
     def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Rollout:
-        """Step `num_steps` times in one compiled call, unless the policy is a callable for batches."""
+        """Step `num_steps` times, in one compiled call unless the policy is a Python function."""
         num_steps, seed = check_rollout(self.traits.autoreset_mode, num_steps, seed, out)
         if callable(policy) or (self._kernel.action.parts and not isinstance(policy, MLP)):
             return step_rollout(self, policy, num_steps, seed, out)
@@ -274,18 +278,20 @@ class KernelEngine(seam.Engine):
         return EndedEpisodes._make(column[order] for column in found)
 
     def count_ended(self) -> int:
-        """Return how many episodes have ended and await a reset."""
+        """Return the number of episodes that ended and await a reset."""
         return int(self._batch.count_awaiting())
 
     def state_after(self, error: BaseException) -> Lifecycle | None:
         """Return the state of the fleet after a request that raised `error`."""
         state = super().state_after(error)
         if state is Lifecycle.TORN and isinstance(error, Exception):
-            error.add_note("Some rows have stepped, others not. The same steps with backend='serial' name the row.")
+            error.add_note(
+                "Some rows have stepped, others not. Repeat the steps with backend='serial' to find the row."
+            )
         return Lifecycle.TORN if isinstance(error, KernelIndexError) else state
 
     def describe(self) -> str:
-        """Return where the sub-environments are."""
+        """Describe the location of the sub-environments."""
         return self.traits.plan.reason
 
     def look(self, *, stacks: bool = False) -> FleetStats:
@@ -300,7 +306,7 @@ class KernelEngine(seam.Engine):
 
 
 def _to_values(values: NDArray[Any]) -> tuple[Any, ...]:
-    """Return one Python number, or array, per sub-environment."""
+    """Return a Python number or an array for each sub-environment."""
     return tuple(values.tolist()) if values.ndim == 1 else tuple(values.copy())
 
 
@@ -310,10 +316,10 @@ def make_engine(
     """Make the engine of a kernel.
 
     Args:
-        kernel: The kernel, or `"module:Name"` of it.
-        num_envs: How many sub-environments.
-        options: Of the fleet.
-        max_episode_steps: The time limit.
+        kernel: The kernel, or its name `"module:Name"`.
+        num_envs: Number of sub-environments.
+        options: Options of the fleet.
+        max_episode_steps: Time limit.
         **kwargs: `env_spec`, `render_mode`, and parameters of the kernel.
     """
     chosen, others = choose_kernel(kernel, kwargs)
@@ -323,13 +329,13 @@ def make_engine(
 def make_vector(
     kernel: type[Kernel] | str, num_envs: int, max_episode_steps: int | None = None, **kwargs: Any
 ) -> Fleet:
-    """Make a fleet of a kernel; what `gymnasium.make_vec` calls for registered ones.
+    """Make a fleet of a kernel; `gymnasium.make_vec` calls this for registered kernels.
 
     Args:
-        kernel: The kernel, or `"module:Name"` of it.
-        num_envs: How many sub-environments.
-        max_episode_steps: The time limit.
-        **kwargs: Options of `envfleet.make` that kernels have; all others are parameters of the kernel.
+        kernel: The kernel, or its name `"module:Name"`.
+        num_envs: Number of sub-environments.
+        max_episode_steps: Time limit.
+        **kwargs: Options of `envfleet.make` that kernels support, and parameters of the kernel.
     """
     options = read_options(backend="kernel", **{name: kwargs.pop(name) for name in _OPTIONS if name in kwargs})
     return Fleet(make_engine(kernel, num_envs, options, max_episode_steps, **kwargs))

@@ -193,5 +193,5 @@ def _revive(make: Callable[[], KernelEnv], state: EnvState, seed: int | None, sp
     env = make()
     env.spec = spec
     env.set_state(state)
-    env._np_random_seed = seed  # noqa: SLF001  # a private attribute of Gymnasium, which has no setter
+    env._np_random_seed = seed  # noqa: SLF001  # private in Gymnasium, without a setter
     return env

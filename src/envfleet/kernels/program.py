@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = False) -> MachineCode:
     """Compile a kernel, or load it from the cache; a note on stderr reports a compilation.
 
-    The code has these functions, whose C-contiguous arguments are not checked:
+    The code has these functions; their arguments are C-contiguous and not checked:
 
     - `step(table, actions) -> count`: check the actions and step all rows; return the number of episodes that ended, or
       `-1 - row` of an invalid action, in which case nothing was stepped

@@ -91,9 +91,7 @@ def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any], now
     checked = {name: convert_values(spec.params.dtype[name], num_envs, name, value) for name, value in values.items()}
     for name, array in checked.items():
         if array.dtype.kind == "f" and np.isnan(array).any():
-            raise InvalidArgument(
-                f"{name}={reprlib.repr(values[name])} has a NaN, expected numbers: pass others to {spec.name}"
-            )
+            raise InvalidArgument(f"{name}={reprlib.repr(values[name])} has a NaN, expected numbers: pass others")
     spec.kernel.check_params({**now, **checked})
     return checked
 

@@ -144,7 +144,7 @@ class Source:
     # ------------------------------------------------------------------ events of a row
 
     def step(self, row: str = "i", *, is_masked: bool = False) -> list[str]:
-        """Step the row, whose state and parameters are loaded; the state is not stored.
+        """Step the row; its state and parameters are loaded, and the state is not stored.
 
         Sets `earned`, `steps`, `is_terminated` and `is_truncated`.
 
@@ -164,7 +164,7 @@ class Source:
         )
 
     def begin(self) -> list[str]:
-        """Begin an episode in the row, whose state and parameters are loaded; the state is not stored."""
+        """Begin an episode in the row; its state and parameters are loaded, and the state is not stored."""
         return self._fill(_BEGIN)
 
     def seed(self) -> list[str]:
@@ -180,7 +180,7 @@ class Source:
         return fill(template, load_life=self.load(life), store_life=self.store(life))
 
     def show(self, prefix: str = "", row: str = "i", canvas: str = "") -> list[str]:
-        """Write observation and infos of the row, whose state is loaded.
+        """Write observation and infos of the row; its state is loaded.
 
         Args:
             prefix: Prefix of the arrays' names.
@@ -211,7 +211,7 @@ class Source:
 
 
 def _write_info(name: str, info: str, row: str, shape: tuple[int, ...]) -> list[str]:
-    """Copy a field of the state to its array, element by element: device code has no memory in which to copy arrays."""
+    """Copy a field of the state to its array, element by element, since device code does not allocate arrays."""
     if not shape:
         return [f"{info}[{row}] = state.{name}"]
     index = ", ".join(f"k{axis}" for axis in range(len(shape)))

@@ -1,4 +1,4 @@
-"""Functions compiled by numba at their first call, whose machine code is kept on the disk; plain ones without numba."""
+"""Functions that numba compiles at their first call and caches on disk; without numba they stay plain Python."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ else:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
+_FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity are kept
 _STAMPS = tuple(file.stat().st_mtime for file in sorted(Path(__file__).parent.glob("*.py")))
 
 
 def is_available() -> bool:
-    """Return whether functions can be compiled: whether numba is installed."""
+    """Return whether numba is installed."""
     return numba is not None
 
 
 class _Note:
-    """Says once that functions of this package are compiled, which takes a while."""
+    """One note on stderr when functions of this package are compiled, which takes seconds."""
 
     def __init__(self) -> None:
-        self.own: set[Any] = set()
-        self.how = "once, then cached"
+        self.functions: set[Any] = set()
+        self.duration = "once, then cached"
 
-    def tell(self, function: Any) -> None:
-        """Say so if the function is one of them, and nothing was said yet."""
-        if function in self.own:
-            self.own.clear()
-            sys.stderr.write(f"envfleet: compiling updates of agents ({self.how}) ...\n")
+    def report(self, function: Any) -> None:
+        """Print the note if the function is one of this package and it was not printed."""
+        if function in self.functions:
+            self.functions.clear()
+            sys.stderr.write(f"envfleet: compiling updates of agents ({self.duration}) ...\n")
 
 
 _note = _Note()
 if numba is not None:
-    on_compile(_note.tell)
+    on_compile(_note.report)
 
 
 def _options(**more: Any) -> dict[str, Any]:
@@ -50,33 +50,33 @@ def _options(**more: Any) -> dict[str, Any]:
 
 
 def compile_part(function: Function) -> Function:
-    """Compile a function as a part of the compiled ones that call it, which is quicker; Python cannot call it."""
+    """Compile a function for compiled callers only, which compiles faster; Python cannot call it."""
     if numba is None:
         return function
     from envfleet.native.machine_code import Part
 
-    made: Function = numba.njit(**_options(pipeline_class=Part, no_cpython_wrapper=True))(function)
-    return made
+    compiled: Function = numba.njit(**_options(pipeline_class=Part, no_cpython_wrapper=True))(function)
+    return compiled
 
 
 def compile_function(function: Function, files: Sequence[Path] = (), *, releases_gil: bool = False) -> Function:
     """Compile a function at its first call.
 
     Args:
-        function: Takes and returns what numba knows.
-        files: Whose code is in its machine code, besides its own file and this package.
-        releases_gil: Whether it leaves the interpreter to other threads: only what takes long should. To wake one of
-            them takes as long as a short function, and to wait for the interpreter afterwards takes longer.
+        function: Function of types that numba supports.
+        files: Other files with code that it calls, except those of this package.
+        releases_gil: Whether other threads run meanwhile. Use it for long functions only: waking a thread takes as long
+            as a short function, and waiting for the interpreter afterwards takes longer.
     """
     if numba is None:
         return function
-    compile_it = functools.partial(numba.njit, **_options(nogil=releases_gil))
+    compiler = functools.partial(numba.njit, **_options(nogil=releases_gil))
     try:
-        made = compile_it(cache=True)(function)
-        watch_files(made, [*_STAMPS, *(file.stat().st_mtime for file in files)])
-    except RuntimeError:  # numba finds no folder that can be written
-        made = compile_it()(function)
-        _note.how = "in every process: set NUMBA_CACHE_DIR to a folder that can be written"
-    _note.own.add(made)
-    result: Function = made
+        compiled = compiler(cache=True)(function)
+        watch_files(compiled, [*_STAMPS, *(file.stat().st_mtime for file in files)])
+    except RuntimeError:  # numba does not find a writable folder
+        compiled = compiler()(function)
+        _note.duration = "in every process: set NUMBA_CACHE_DIR to a writable folder"
+    _note.functions.add(compiled)
+    result: Function = compiled
     return result

@@ -100,7 +100,7 @@ def read_fields(declaration: type, owner: str, *, need_defaults: bool) -> Fields
         is_python = name.startswith("__")  # such as `__firstlineno__`, a number
         is_value = isinstance(value, (bool, int, float, np.generic, np.ndarray, np.dtype))
         if is_value and not is_python and name not in annotations:
-            raise KernelError(f"{owner}.{name} has no type, so it is not a field: write `{name}: float = …`")
+            raise KernelError(f"{owner}.{name} lacks a type, so it is not a field: write `{name}: float = …`")
     for name, kind in annotations.items():
         value = getattr(declaration, name, None)
         if need_defaults and (value is None or isinstance(value, np.dtype)):

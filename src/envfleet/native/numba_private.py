@@ -1,6 +1,6 @@
-"""The private parts of numba that this package uses, all of them; `pyproject.toml` bounds its version.
+"""All private names of numba that this package imports; `pyproject.toml` bounds numba's version.
 
-A test says which moved, and that no other module imports any.
+A test reports which names moved, and checks that no other module imports private names.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from numba.np.numpy_support import as_dtype
 
 
 def watch_files(function: Any, stamps: Sequence[float]) -> None:
-    """Have the kept code of a function count as old once other files change: numba looks only at the function's own.
+    """Invalidate the cached code of a function when other files change; numba checks only the function's file.
 
     Args:
-        function: One with a cache, not compiled yet.
-        stamps: Times of the files' last changes.
+        function: Function with a cache, before its compilation.
+        stamps: Modification times of the files.
     """
-    cached = function._cache._cache_file  # noqa: SLF001  # private parts are what this module is for
-    # By the version, which is read first: what follows names classes that may be gone.
-    cached._version = repr((cached._version, cached._source_stamp, *stamps))  # noqa: SLF001  # likewise
+    cached = function._cache._cache_file  # noqa: SLF001  # this module is the place for it
+    # In the version, which is read first: what follows refers to classes that may have moved.
+    cached._version = repr((cached._version, cached._source_stamp, *stamps))  # noqa: SLF001  # see above
 
 
-def on_compile(tell: Callable[[Any], None]) -> None:
-    """Call a function with each function that is about to be compiled."""
+def on_compile(notify: Callable[[Any], None]) -> None:
+    """Call `notify` with each function before numba compiles it."""
 
     class _Listener(event.Listener):
         def on_start(self, started: Any) -> None:
-            tell(started.data["dispatcher"])
+            notify(started.data["dispatcher"])
 
         def on_end(self, ended: Any) -> None:
             pass

@@ -3,7 +3,7 @@
 Problem. Compiled code contains the functions that a kernel calls and the constants that it uses, of any module. If one
 changes, the cached code is wrong, without an error.
 
-What does not work. Hashing files: a notebook has none, and a change of one function would recompile all. Pickling:
+What does not work. Hashing files: notebooks lack them, and a change of one function would recompile all. Pickling:
 functions are pickled by name.
 
 Solution. The byte code names what a function takes from outside (`_paths`), and its globals and closure have the values
@@ -127,7 +127,7 @@ def _resolve(function: Any) -> Iterator[tuple[_Place, Any]]:
 
 
 def line_of(code: types.CodeType, instruction: dis.Instruction) -> int:
-    """Return the line of an instruction, or the function's first line if it has none."""
+    """Return the line of an instruction, or the function's first line if it lacks one."""
     return (instruction.positions and instruction.positions.lineno) or code.co_firstlineno
 
 
@@ -158,7 +158,7 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
         has_places: Whether files and lines count too, as for code that names them.
 
     Raises:
-        KernelError: A function refers to a value whose changes would not be noticed; names it and the function.
+        KernelError: A function refers to a value that cannot be hashed; names it and the function.
     """
     digest = hashlib.sha256()
 
@@ -218,7 +218,7 @@ def _take_apart(place: _Place, value: Any) -> tuple[Any, list[tuple[_Place, Any]
     """Return a description of a value without the values that it holds, and these, each with its place.
 
     Raises:
-        KernelError: The value has no identity that can be hashed, or its draws ignore the seed.
+        KernelError: The value cannot be hashed, or its draws ignore the seed.
     """
     kind = type(value)
     own: Any = None

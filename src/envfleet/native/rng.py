@@ -396,7 +396,7 @@ def _choose_distinct_by(rng: Any, a: int, size: int, shares: Any) -> Any:
 
 
 def _has(places: Any, place: np.int64) -> bool:
-    for each in places:  # noqa: SIM110  # compiled code has no any()
+    for each in places:  # noqa: SIM110  # compiled code lacks any()
         if each == place:
             return True
     return False

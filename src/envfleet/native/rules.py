@@ -8,7 +8,7 @@ and keep loops scalar.
 
 Solution. Numba asks its typing context for the type of everything that is read, written or called. `follow_rules` makes
 a context that refuses there, so the error has the user's line; `explaining` words it. Read-only records are of another
-type, whose fields have titles.
+type: their fields have titles.
 
 What remains. The context is numba's private class with methods overridden; it is not applied to numba's own library.
 """
@@ -37,7 +37,7 @@ _WRITING = {"static_setitem", *_CHANGING}
 
 _OF_INTS = "add and floordiv lshift mod mul or rshift sub xor"
 _UNSIGNED = {getattr(operator, f"__{i}{name}__") for name in _OF_INTS.split() for i in ("", "i")}
-"""Operations on two ints whose result is a uint64 if one operand is; comparisons need no change."""
+"""Operations on two ints that return a uint64 if one operand is a uint64; comparisons need no change."""
 
 _MASK = (
     "indexes by a mask of several dimensions, which compiled code does not support: write `array[:] = np.where(mask, "
@@ -82,7 +82,7 @@ def make_read_only(intrinsic: Any, types: Any) -> Any:
 
 
 def read_only_type(types: Any, kind: Any) -> Any:
-    """Return the read-only type of a value: for a record, one whose fields have titles."""
+    """Return the read-only type of a value: for a record, one with titles of its fields."""
     if isinstance(kind, types.Array):
         return kind.copy(readonly=True)
     if not isinstance(kind, types.Record):
@@ -133,7 +133,7 @@ class Rules:
         """Reject fields that do not exist."""
         if isinstance(value, self._types.Record) and name not in value.fields:
             if value.fields.keys() != set(RNG_DTYPE.names or ()):
-                self._refuse(f"uses {name!r}, but there is no such field; the fields are: {', '.join(value.fields)}")
+                self._refuse(f"uses {name!r}, which is not a field; the fields are: {', '.join(value.fields)}")
             if name not in METHODS:
                 self._refuse(f"calls rng.{name}, which kernels do not have; they have: {', '.join(METHODS)}")
         return self._part(value, self._ask("resolve_getattr", value, name))

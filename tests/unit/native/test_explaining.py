@@ -368,7 +368,7 @@ DECLARATIONS = {
     "class State:\n        x: np.float16": "Mine.State.x is float16, which compiled code does not support: use",
     "class State:\n        x: object = array(2, np.float16)": "Mine.State.x is float16",
     "observation_space = spaces.Box(-1, 1, (2,), np.float16)": "Mine.observation_space is float16",
-    "class Params:\n        goal = 1.0": "Mine.Params.goal has no type, so it is not a field: write `goal:",
+    "class Params:\n        goal = 1.0": "Mine.Params.goal lacks a type, so it is not a field: write `goal:",
     "class Params:\n        goal: float = 'far'": "Mine.Params.goal = 'far' is not a float64: use a default",
     "class State:\n        n: int = 1.5": "Mine.State.n = 1.5 is not a int64",
     "info_fields = ('y',)": "no field 'y'; its fields are: x, n, cells",

@@ -1,4 +1,4 @@
-"""Results that stay on the device, offered to other libraries without a copy."""
+"""Arrays on the device, which other libraries use without a copy."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda
 
 
 def dense_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Return the strides of an array in C order, with elements `item` apart."""
+    """Return the strides of an array in C order, with `item` bytes per element."""
     return tuple(item * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class DeviceArray:
-    """An array on the device.
+    """Array on the device.
 
-    Other libraries take it without a copy: `torch.as_tensor(array, device="cuda")`, `cupy.asarray(array)`.
-    `array.numpy()` and `numpy.asarray(array)` copy it to the host. Kernels run on the fleet's stream, by default
-    CUDA's, as torch does if not told otherwise; there the order of calls is the order of work.
+    Other libraries use it without a copy: `torch.as_tensor(array, device="cuda")`, `cupy.asarray(array)`.
+    `array.numpy()` and `numpy.asarray(array)` copy it to the host. Kernels run on the fleet's stream, by default CUDA's
+    default stream, which torch also uses; work on a stream runs in the order of the calls.
 
-    If the rows are small (up to 1 KiB), the first elements of all lie side by side, then the second ones, and so on, as
-    threads write them. Strides say so, which torch and CuPy understand; for a library that does not, copy it there:
-    `torch.as_tensor(array, device="cuda").contiguous()`.
+    If rows are small (up to 1 KiB), memory has the first elements of all rows, then the second ones, and so on, as
+    threads write them. The strides describe this, and torch and CuPy support it. For a library that does not, make a
+    copy: `torch.as_tensor(array, device="cuda").contiguous()`.
 
-    `array[2]` and `array[1:9:2]` are views on the device, and single numbers come to the host. All other indices copy
-    the whole to the host first.
+    `array[2]` and `array[1:9:2]` are views on the device; single numbers are copied to the host. All other indices copy
+    the whole array to the host first.
 
     Args:
-        data: Its memory, a device array of uint8, from its first element on.
-        shape: Its shape.
-        dtype: Its dtype.
-        stream: On which it is written.
-        strides: Bytes from one entry to the next, along each axis; `None` in C order.
-        whole: The array of which it is a view.
+        data: Memory from the first element on, a device array of uint8.
+        shape: Shape of the array.
+        dtype: Dtype of an element.
+        stream: Stream on which the array is written.
+        strides: Bytes between entries along each axis; `None` for C order.
+        whole: Array of which this is a view.
 
     Attributes:
-        shape: As given.
-        dtype: As given.
-        strides: As given.
+        shape: Shape of the array.
+        dtype: Dtype of an element.
+        strides: Bytes between entries along each axis.
     """
 
     __slots__ = ("__weakref__", "_data", "_stream", "_whole", "dtype", "shape", "strides")
@@ -61,7 +61,7 @@ class DeviceArray:
 
     @property
     def address(self) -> int:
-        """Where it begins on the device."""
+        """Address on the device."""
         return int(cuda_target().address_of(self._data))
 
     @property
@@ -77,7 +77,7 @@ class DeviceArray:
         }
 
     def numpy(self) -> NDArray[Any]:
-        """Copy it to the host, which waits until it is ready."""
+        """Return a copy on the host; waits until the array is ready."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         steps = zip(self.shape, self.strides, strict=True)
@@ -86,21 +86,21 @@ class DeviceArray:
         return np.ascontiguousarray(np.lib.stride_tricks.as_strided(elements, self.shape, self.strides))
 
     def by_steps(self, num_rows: int) -> DeviceArray:
-        """View it as `(T, num_rows, …)`."""
+        """Return a view of shape `(T, num_rows, …)`."""
         shape = (len(self) // num_rows, num_rows, *self.shape[1:])
         strides = (num_rows * self.strides[0], *self.strides)
         return DeviceArray(self._data, shape, self.dtype, self._stream, strides, self)
 
     def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> DeviceArray:
-        """Return some of its rows, as another array on the device, in C order.
+        """Return a copy of the given rows on the device, in C order.
 
         Args:
-            rows: Which.
+            rows: Indices of the rows.
             axis: 0.
 
         Raises:
-            IndexError: There is no such row.
-            InvalidArgument: Its rows have gaps of several sizes, as those of rollouts may have.
+            IndexError: A row does not exist.
+            InvalidArgument: Elements of a row have several strides, as those of rollouts may.
         """
         from envfleet.kernels.cuda.gather import BLOCK_THREADS, gather  # needs numba
 
@@ -110,7 +110,9 @@ class DeviceArray:
         taken = DeviceArray(data, shape, self.dtype, self._stream)
         gaps = {stride // dense for stride, dense in zip(self.strides[1:], taken.strides[1:], strict=True)}
         if len(gaps) > 1:
-            raise InvalidArgument(f"take() from strides {self.strides}, expected even gaps in rows: take from array[t]")
+            raise InvalidArgument(
+                f"take() from strides {self.strides}, expected evenly spaced rows: take from array[t]"
+            )
         if len(rows):
             if not -len(self) <= np.min(rows) <= np.max(rows) < len(self):
                 raise IndexError(f"rows {np.min(rows)} to {np.max(rows)} of an array of {len(self)} on the device")
@@ -121,14 +123,14 @@ class DeviceArray:
         return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Copy it to the host, for `numpy.asarray`."""
+        """Return a copy on the host, for `numpy.asarray`."""
         if copy is False:
-            raise ValueError("an array on a CUDA device becomes a NumPy array by a copy only: leave out copy=False")
+            raise ValueError("an array on a CUDA device is always copied to a NumPy array: leave out copy=False")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __getitem__(self, key: Any) -> Any:
-        """View of entries along the first axis; a number, and what other keys choose, on the host."""
+        """Return a view of entries along the first axis; numbers and other indices are copied to the host."""
         if isinstance(key, slice):
             chosen = range(len(self))[key]
             if chosen.step < 0:

@@ -1,4 +1,4 @@
-"""Whether kernels can run on a CUDA device here, and what to do if not."""
+"""Availability of CUDA for kernels, and streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from envfleet.errors import InvalidArgument
 
-_HOW = "pip install 'envfleet[cuda]' on a machine with an NVIDIA GPU and its driver, or leave out device='cuda'"
+_ADVICE = "pip install 'envfleet[cuda]' on a machine with an NVIDIA GPU and its driver, or leave out device='cuda'"
 
 
 def import_cuda() -> Any:
@@ -21,7 +21,7 @@ def import_cuda() -> Any:
         InvalidArgument: numba-cuda is not installed.
     """
     if importlib.util.find_spec("numba_cuda") is None:
-        raise InvalidArgument(f"device='cuda' needs numba-cuda, which is not installed: {_HOW}")
+        raise InvalidArgument(f"device='cuda' requires numba-cuda, which is not installed: {_ADVICE}")
     return importlib.import_module("numba.cuda")
 
 
@@ -38,45 +38,45 @@ def cuda_target() -> types.ModuleType:
         if not importlib.import_module("numba").config.ENABLE_CUDASIM:
             raise
         raise InvalidArgument(
-            "NUMBA_ENABLE_CUDASIM=1 replaces numba-cuda's compiler by a simulator, which lacks what kernels need "
+            "NUMBA_ENABLE_CUDASIM=1 replaces numba-cuda's compiler by a simulator, which does not support kernels "
             f"({error}): unset it to use a GPU, or leave out device='cuda'"
         ) from error
 
 
-_LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__
+_LEGACY_STREAM = 1  # number of the default stream in __cuda_array_interface__
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """The CUDA stream of a fleet, on which the order of calls is the order of work.
+    """CUDA stream of a fleet; work runs in the order of the calls.
 
     Args:
-        handle: CUDA's; 0 for the default stream.
+        handle: CUDA's handle; 0 for the default stream.
     """
 
     handle: int
 
     @property
     def number(self) -> int:
-        """Its name among libraries that share arrays."""
+        """Number of the stream in `__cuda_array_interface__`."""
         return self.handle or _LEGACY_STREAM
 
     @functools.cached_property
     def of_numba(self) -> Any:
-        """What numba takes."""
+        """Stream for numba's functions."""
         return import_cuda().external_stream(self.handle) if self.handle else 0
 
     def follow(self, other: int | None) -> None:
-        """Wait until the work of another stream is through, if there is one."""
+        """Wait for the work of another stream, if it is another one."""
         if other not in {None, self.number}:
             import_cuda().external_stream(other).synchronize()
 
 
 def require_cuda() -> None:
-    """Check that there is a device, or numba's simulator (`NUMBA_ENABLE_CUDASIM=1`), which needs none.
+    """Check that a device is available, or numba's simulator (`NUMBA_ENABLE_CUDASIM=1`).
 
     Raises:
-        InvalidArgument: There is none, or what it takes is not installed; the message says what was found.
+        InvalidArgument: CUDA, a device or numba-cuda is missing; the message says which.
     """
     cuda = import_cuda()
     if importlib.import_module("numba").config.ENABLE_CUDASIM:
@@ -84,7 +84,7 @@ def require_cuda() -> None:
     try:
         devices = len(cuda.gpus)
     except cuda.CudaSupportError as error:
-        found = " ".join(str(error).split()).removeprefix("Error at driver init: ")
-        raise InvalidArgument(f"device='cuda', but CUDA does not start ({found.rstrip(' :')}): {_HOW}") from error
+        reason = " ".join(str(error).split()).removeprefix("Error at driver init: ")
+        raise InvalidArgument(f"device='cuda', but CUDA does not start ({reason.rstrip(' :')}): {_ADVICE}") from error
     if devices == 0:
-        raise InvalidArgument(f"device='cuda', but the CUDA driver finds no device: {_HOW}")
+        raise InvalidArgument(f"device='cuda', but the CUDA driver reports no device: {_ADVICE}")

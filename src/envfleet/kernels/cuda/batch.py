@@ -1,4 +1,4 @@
-"""A batch of kernel environments on a CUDA device: its memory, and the launches of compiled code."""
+"""Batch of kernel environments on a CUDA device: its memory, and launches of compiled code."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource
 from envfleet.native.generated_code import compiling
 from envfleet.options import Options
 
-_FEW_ROWS, _FEW_THREADS = 16_384, 32  # so that few rows make use of all multiprocessors
+_FEW_ROWS, _FEW_THREADS = 16_384, 32  # so that few rows use all multiprocessors
 
 
 class CudaBatch(BatchBase):
     """Kernel environments in the memory of a CUDA device, stepped there by one thread each.
 
-    A step is one launch and waits for nothing. Results are `DeviceArray`s. What a person looks at on the host is copied
-    there when they look.
+    A step is one launch, without waiting. Results are `DeviceArray`s, which are copied to the host on access.
 
-    Actions of the host are checked before anything is stepped. Those of the device are checked there: a row whose
-    action cannot be is not stepped, its reward is NaN, and a later call says so.
+    Actions on the host are checked before the step. Actions on the device are checked there: a row with an invalid
+    action is not stepped, its reward is NaN, and a later call raises an error.
 
     Args:
         spec: The kernel.
-        num_envs: How many.
-        options: Of the fleet.
-        params: Values by name, each for all or `(num_envs, …)`.
-        limit: Steps after which an episode is truncated; `None` for never.
+        num_envs: Number of sub-environments.
+        options: Options of the fleet.
+        params: Parameters by name, each for all or `(num_envs, …)`.
+        limit: Number of steps after which an episode is truncated; `None` for no limit.
 
     Raises:
-        InvalidArgument: There is no device.
+        InvalidArgument: CUDA is not available.
         KernelError: The kernel cannot be compiled.
-        OutOfMemory: The device has not enough.
+        OutOfMemory: The device does not have enough memory.
     """
 
     device = "cuda"
@@ -72,7 +71,7 @@ class CudaBatch(BatchBase):
 
         self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
         self._last = self._pool.take()
-        self._faults = cuda.mapped_array(1, dtype=np.int64)  # memory of the host that the device writes
+        self._faults = cuda.mapped_array(1, dtype=np.int64)  # memory on the host that the device writes
         self._faults[0] = 0
         self._faults_at = target.address_of(self._faults)
         self._actions_home = cuda.device_array((num_envs, *spec.action.shape), spec.action.dtype)
@@ -80,7 +79,7 @@ class CudaBatch(BatchBase):
         self._build()
 
     def _build(self) -> None:
-        """Choose the code for the present parameters, bring them to the device, and compile now."""
+        """Select the code for the current parameters, copy these to the device, and compile."""
         has_own_params = self._needs_own_params()
         layout = Layouts(self.plan, has_own_params=has_own_params).params
         piece = Piece(self.stream, layout, self.num_envs if has_own_params else 1)
@@ -99,7 +98,7 @@ class CudaBatch(BatchBase):
             self._launch_step(self._launch, self._last.place, self._actions_home_at, 0, num_rows=0)
 
     def launcher(self, entry: Any, count: int) -> Any:
-        """Return what launches an entry point for so many rows."""
+        """Return the launcher of an entry point for a number of rows."""
         threads = min(_FEW_THREADS if count < _FEW_ROWS else MAX_BLOCK_THREADS, count)
         return cuda_target().launcher(entry, -(-count // threads), threads, self.stream.of_numba)
 
@@ -108,16 +107,15 @@ class CudaBatch(BatchBase):
     def reset(
         self, rows: NDArray[np.int64], seeds: NDArray[np.uint64], is_seeded: NDArray[np.bool_]
     ) -> Sequence[DeviceArray]:
-        """Begin new episodes in some rows.
+        """Begin new episodes in the given rows.
 
         Args:
-            rows: Which.
-            seeds: For each.
-            is_seeded: Whether its generator is seeded, or goes on.
+            rows: Rows to reset.
+            seeds: Seed of each.
+            is_seeded: Whether each row's generator is seeded or continues.
 
         Returns:
-            Observations, rewards, terminated, truncated and infos of all rows; of those only observations and infos
-            mean something.
+            Observations, rewards, terminated, truncated and infos of all rows; only observations and infos are valid.
         """
         self._check_faults()
         cuda, target, stream, count = import_cuda(), cuda_target(), self.stream.of_numba, len(rows)
@@ -133,7 +131,7 @@ class CudaBatch(BatchBase):
         return self.observe()
 
     def observe(self) -> Sequence[DeviceArray]:
-        """Return the same arrays, of which observations and infos mean something."""
+        """Return the arrays of a step; only observations and infos are valid."""
         out = self._pool.take()
         self._observe_to(out.place)
         return out.arrays
@@ -145,17 +143,17 @@ class CudaBatch(BatchBase):
         """Step every row once.
 
         Args:
-            actions: `(num_envs, …)`: of the action space's dtype on the device (`__cuda_array_interface__`), or what
-                can be made that on the host.
+            actions: Actions, `(num_envs, …)`: of the action space's dtype on the device (`__cuda_array_interface__`),
+                or convertible to it on the host.
             now: `time.perf_counter_ns()`.
 
         Returns:
-            Observations, rewards, terminated, truncated and infos, and the episodes that ended, if these are gathered,
+            Observations, rewards, terminated, truncated and infos, and the ended episodes if the options require them,
             which waits for the device.
 
         Raises:
-            InvalidArgument: Actions of another shape or type, or one that is not in the action space; or an earlier
-                step had such a one on the device.
+            InvalidArgument: Actions have another shape or dtype, or one is not in the action space; or an earlier step
+                had an invalid action on the device.
         """
         self._check_faults()
         if hasattr(actions, "__cuda_array_interface__"):
@@ -169,7 +167,7 @@ class CudaBatch(BatchBase):
         return out.arrays, self._gather(out.place, now) if self._gathers_ended else None
 
     def take_actions(self, actions: Any, leading: tuple[int, ...]) -> Any:
-        """Check actions that are given, and bring those of the host to the device."""
+        """Check actions, and copy them to the device if they are on the host."""
         if hasattr(actions, "__cuda_array_interface__"):
             self._take_device(actions, leading)
             return actions
@@ -178,7 +176,7 @@ class CudaBatch(BatchBase):
         return DeviceArray(data, array.shape, array.dtype, self.stream)
 
     def _take_host(self, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
-        """Check actions of the host, one for each of the leading dimensions."""
+        """Convert and check actions on the host."""
         array, limits = convert_actions(self.spec, actions, leading), self.spec.action.limits
         if limits is None:
             wrong = np.isnan(array)
@@ -191,7 +189,7 @@ class CudaBatch(BatchBase):
         return array
 
     def _take_device(self, actions: Any, leading: tuple[int, ...]) -> int:
-        """Check the form of actions of the device; returns their address."""
+        """Check shape, dtype and strides of actions on the device; return their address."""
         interface, form = actions.__cuda_array_interface__, self.spec.action
         expected = (*leading, *form.shape)
         shape, dtype, strides = tuple(interface["shape"]), np.dtype(interface["typestr"]), interface.get("strides")
@@ -207,17 +205,17 @@ class CudaBatch(BatchBase):
         self.stream.follow(interface.get("stream"))
         return int(interface["data"][0])
 
-    def roll_out(self, policy: PolicySource, out: Piece, actions_at: int, num_steps: int, *given: int) -> None:
+    def roll_out(self, policy: PolicySource, out: Piece, actions_at: int, num_steps: int, *arguments: int) -> None:
         """Take many steps in one launch.
 
         Args:
-            policy: What chooses the actions, or that they are given.
-            out: For results of all steps, observations of one step more.
+            policy: Choice of the actions, or `GIVEN`.
+            out: Memory for the results of all steps, with observations of one more step.
             actions_at: Address of the actions, which the policy writes.
-            num_steps: T.
-            *given: What the policy needs: addresses of its inputs and of what networks say, and its seed.
+            num_steps: Number of steps, T.
+            *arguments: Arguments of the policy: addresses of its inputs and of the outputs of networks, and its seed.
         """
-        form = (num_steps, self.num_envs, *given)
+        form = (num_steps, self.num_envs, *arguments)
         if policy not in self._launches:
             program = compile_for_cuda(self.spec, self._has_own_params, policy)
             self._launches[policy] = self.launcher(program.step, self.num_envs)
@@ -248,7 +246,7 @@ class CudaBatch(BatchBase):
         )
 
     def ended(self, out: Piece) -> NDArray[Any]:
-        """Copy the episodes that ended in a launch to the host, by ascending row; waits for it."""
+        """Copy the episodes that ended in a launch to the host, by ascending row; waits for the device."""
         count = int(out.count.copy_to_host(stream=self.stream.of_numba).view(np.int64)[0])
         self._check_faults()
         episodes: NDArray[Any] = out.array("ended")[:count].numpy()
@@ -259,7 +257,7 @@ class CudaBatch(BatchBase):
         return self.ended(self._last.place)
 
     def _gather(self, out: Piece, now: int) -> EndedRows | None:
-        """Copy what a step leaves of ended episodes to the host."""
+        """Copy the ended episodes of a step to the host."""
         episodes = self.ended(out)
         if len(episodes) == 0:
             return None
@@ -276,16 +274,16 @@ class CudaBatch(BatchBase):
                 "not stepped, and its reward was NaN; check actions on the device before they are passed"
             )
 
-    # ------------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------------ kept arrays
 
     @property
     def final_observations(self) -> DeviceArray:
-        """The last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
+        """Last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
         piece: Piece = self._last.place
         return piece.array("final_observations")
 
     def kept(self, name: str) -> NDArray[Any]:
-        """Return what is kept of every row, such as `"awaiting"` and `"elapsed"`; a copy on the host."""
+        """Return a copy of a kept array on the host by its name, such as `"awaiting"` or `"elapsed"`."""
         self._check_faults()
         return self._kept[name]
 
@@ -306,4 +304,4 @@ class CudaBatch(BatchBase):
         piece.write(params.prefix, block)
 
     def close(self) -> None:
-        """There is nothing to end: the memory goes with the last array that anybody holds."""
+        """Do nothing: memory is freed with the last array that refers to it."""

@@ -1,4 +1,4 @@
-"""Rows of an array on the device, gathered there."""
+"""Copy of selected rows of an array on the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ array_bytes, array_rows = (cuda_target().array_at(np.dtype(kind)) for kind in (n
 
 @cuda_target().kernel
 def gather(target: int, source: int, rows_at: int, count: int, size: int, item: int, row_step: int, step: int) -> None:
-    """Write `count` rows of `size` elements one after the other, one thread for each element; all steps in bytes."""
+    """Copy `count` rows of `size` elements, with one thread per element; steps are in bytes."""
     place = cuda.grid(1)
     if place >= count * size:
         return

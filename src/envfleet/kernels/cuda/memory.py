@@ -29,26 +29,26 @@ _ROW_MULTIPLE = 64  # so that every buffer begins at a multiple of 64 bytes, wha
 
 
 def room_for(num_rows: int) -> int:
-    """Rows to make room for."""
+    """Return the number of rows to allocate."""
     return -(-num_rows // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
 
 def word_of(record: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the widest unsigned integer that a record is made of."""
+    """Return the widest unsigned integer that divides a record."""
     return np.dtype(f"u{math.gcd(record.itemsize, _WORD_BYTES)}")
 
 
 class Layout:
-    """Where buffers lie in a piece of memory with room for any number of rows.
+    """Layout of buffers in a piece of memory, for any number of rows.
 
     Args:
-        buffers: In order.
-        packed: Names of those whose rows lie one after the other.
+        buffers: Buffers in their order.
+        packed: Names of the buffers with consecutive rows; others are interleaved.
 
     Attributes:
-        buffers: By name.
-        packed: As given.
-        row_bytes: Of all buffers.
+        buffers: Buffers by name.
+        packed: Names of the buffers with consecutive rows.
+        row_bytes: Bytes of a row in all buffers.
     """
 
     def __init__(self, buffers: Iterable[Buffer], packed: Iterable[str] = ()) -> None:
@@ -61,42 +61,42 @@ class Layout:
             self.row_bytes += buffer.dtype.itemsize * buffer.size
 
     def address(self, name: str, rows: str) -> str:
-        """Distance of a buffer from the beginning, in bytes, as source code."""
+        """Return the offset of a buffer, in bytes, as source code."""
         return f"{HEADER_BYTES} + {self._row_offsets[name]} * {rows}"
 
     def element(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of what a buffer consists of: numbers, words of records, or whole records."""
+        """Return the dtype of a buffer's elements: numbers, words of records, or whole records."""
         dtype = self.buffers[name].dtype
         return word_of(dtype) if dtype.names and name not in self.packed else dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a row in these elements."""
+        """Return the shape of a row, in elements."""
         buffer, element = self.buffers[name], self.element(name)
         return buffer.shape if element == buffer.dtype else (buffer.dtype.itemsize // element.itemsize,)
 
     def span(self, name: str, room: int) -> slice:
-        """Bytes of a buffer."""
+        """Return the bytes of a buffer."""
         buffer = self.buffers[name]
         start = HEADER_BYTES + self._row_offsets[name] * room
         return slice(start, start + buffer.dtype.itemsize * buffer.size * room)
 
 
 class Piece:
-    """Buffers in one piece of device memory; each look at one copies it to the host.
+    """Buffers in one piece of device memory; indexing by a name copies a buffer to the host.
 
     Args:
-        stream: On which it is read and written.
-        layout: Of the buffers.
-        num_rows: Rows of each.
+        stream: Stream on which the memory is read and written.
+        layout: Layout of the buffers.
+        num_rows: Number of rows.
 
     Attributes:
-        data: The memory, a device array of uint8.
-        address: Where it begins.
-        room: Rows there is room for.
-        count: The part of its header that is the number of ended episodes.
+        data: Memory, a device array of uint8.
+        address: Address of the memory.
+        room: Number of allocated rows.
+        count: Part of the header with the number of ended episodes.
 
     Raises:
-        OutOfMemory: The device has not enough.
+        OutOfMemory: The device does not have enough memory.
     """
 
     def __init__(self, stream: Stream, layout: Layout, num_rows: int) -> None:
@@ -109,13 +109,13 @@ class Piece:
             if "OUT_OF_MEMORY" not in str(error):
                 raise
             raise OutOfMemory(
-                f"{num_rows} rows need {size_bytes / 1e9:.2f} GB of device memory in one piece, which there is "
-                "not: make fewer sub-environments, or take fewer steps in a rollout"
+                f"{num_rows} rows need {size_bytes / 1e9:.2f} GB of device memory in one piece, more than there is: "
+                "use fewer sub-environments, or fewer steps per rollout"
             ) from error
         self.address, self.count = cuda_target().address_of(self.data), self.data[:COUNT_BYTES]
 
     def array(self, name: str) -> DeviceArray:
-        """Return a buffer as an array of its elements, `(num_rows, …)`, on the device."""
+        """Return a buffer as an array on the device, `(num_rows, …)`."""
         layout, element, lengths = self.layout, self.layout.element(name), self.layout.shape(name)
         strides = None
         if name not in layout.packed:

@@ -1,4 +1,8 @@
-"""What numba-cuda needs to compile kernels for CUDA devices; imported with the first kernel that is."""
+"""Compiler of user functions for CUDA: the intrinsics, decorators and contexts that numba-cuda needs.
+
+Imported when the first kernel is compiled for CUDA, since it imports numba-cuda. Compilation replaces some of its
+functions and contexts (`translating`), since numba-cuda lacks options for them.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,14 @@ from envfleet.native.jitting import FunctionTree
 from envfleet.native.rng import RNG_DTYPE
 from envfleet.native.rules import follow_rules, make_read_only
 
-_MOST_SUMS = 32  # of a layer, that a thread keeps in registers
-_RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
+_MOST_SUMS = 32  # outputs of a layer that a thread sums in registers
+_RECORD_ALIGNMENT = 16  # bytes; LLVM does not align untyped memory, and devices reject unaligned access
 
 kernel = cuda.jit(cache=True)
-"""Makes a function one that is launched."""
+"""Decorator of functions that are launched."""
 
 make_function = FunctionTree(cuda.jit(device=True))
-"""Makes a user's function, and all that it calls, compilable."""
+"""Decorator of user functions and everything that they call."""
 
 views.add_clip(extending, types)
 _generator = views.make_generator_type(
@@ -41,14 +45,14 @@ new_record = functools.partial(
     views.make_new_record, intrinsic, cgutils.alloca_once, from_dtype, alignment=_RECORD_ALIGNMENT
 )
 row_view = functools.partial(views.make_row_view, intrinsic, types)
-# By way of the global address space, so that loads and stores need not find out which one it is.
+# The address space is global, so that loads and stores do not determine it at run time.
 array_at = functools.partial(views.make_array_at, intrinsic, types, from_dtype, nvvm.ADDRSPACE_GLOBAL)
 read_only = make_read_only(intrinsic, types)
 interleaved_row_view = functools.partial(views.make_row_view, intrinsic, types, is_interleaved=True)
 
 
 def row_copy(length: int, *, is_read: bool) -> Any:
-    """Return an intrinsic `(elements, row, own)` that copies an interleaved row to the thread's own memory, or back."""
+    """Return an intrinsic `(elements, row, own)` that copies an interleaved row to the thread's memory, or back."""
 
     @intrinsic
     def copy(_context: Any, elements: Any, row: Any, own: Any) -> Any:
@@ -69,10 +73,12 @@ def row_copy(length: int, *, is_read: bool) -> Any:
 
 
 def dense(inputs: int, outputs: int, place: int) -> Any:
-    """Return an intrinsic `(weights, x, first, step, y)`: a layer, from elements of `x` to the first ones of `y`.
+    """Return an intrinsic `(weights, x, first, step, y)` that evaluates a layer from elements of `x` to `y`.
 
-    From `place` on `weights` has biases, then each input's weights; there are a multiple of 4 outputs. Neighbouring
-    weights are loaded by one instruction.
+    Args:
+        inputs: Number of inputs.
+        outputs: Number of outputs, a multiple of 4: four neighboring weights are loaded by one instruction.
+        place: Offset in `weights` of the biases, which each input's weights follow.
     """
     four = ir.VectorType(ir.FloatType(), 4)
 
@@ -80,7 +86,9 @@ def dense(inputs: int, outputs: int, place: int) -> Any:
     def multiply(_context: Any, weights: Any, x: Any, _first: Any, _step: Any, y: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             arrays = ((weights, args[0]), (x, args[1]), (y, args[4]))
-            numbers, given, results = (context.make_array(kind)(context, builder, one).data for kind, one in arrays)
+            numbers, values, results = (
+                context.make_array(kind)(context, builder, value).data for kind, value in arrays
+            )
             whole = functools.partial(context.get_constant, types.intp)
 
             def weights_of(row: Any, low: int, count: int) -> Iterator[Any]:
@@ -91,9 +99,9 @@ def dense(inputs: int, outputs: int, place: int) -> Any:
 
             for low in range(0, outputs, _MOST_SUMS):
                 count = min(_MOST_SUMS, outputs - low)
-                sums = [cgutils.alloca_once_value(builder, one) for one in weights_of(whole(0), low, count)]
+                sums = [cgutils.alloca_once_value(builder, bias) for bias in weights_of(whole(0), low, count)]
                 with cgutils.for_range(builder, whole(inputs)) as loop:
-                    at = builder.gep(given, [builder.add(args[2], builder.mul(loop.index, args[3]))])
+                    at = builder.gep(values, [builder.add(args[2], builder.mul(loop.index, args[3]))])
                     value = context.cast(builder, context.unpack_value(builder, x.dtype, at), x.dtype, types.float32)
                     row = builder.add(loop.index, whole(1))
                     for weight, total in zip(weights_of(row, low, count), sums, strict=True):
@@ -108,17 +116,17 @@ def dense(inputs: int, outputs: int, place: int) -> Any:
 
 
 def address_of(array: Any) -> int:
-    """Return where a device array, or one that is mapped to the device, begins."""
+    """Return the address of a device array, or of one that is mapped to the device."""
     return int(array.device_ctypes_pointer.value)
 
 
 def clear(memory: Any, stream: Any) -> None:
-    """Set bytes of the device to 0, in the order of the stream."""
+    """Set device memory to 0, in the order of the stream."""
     driver.device_memset(memory, 0, memory.size, stream)
 
 
 def launcher(entry: Any, blocks: int, threads: int, stream: Any) -> Any:
-    """Return what launches an entry point on so many threads of a stream; few are no mistake to be warned of."""
+    """Return the launcher of an entry point, without numba's warning about few blocks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
         return entry[blocks, threads, stream]
@@ -130,28 +138,28 @@ _compiling = threading.Lock()
 
 @functools.cache
 def _ruled_contexts() -> tuple[Any, Any]:
-    """Return the contexts in which kernels are compiled; other code has the compiler's own."""
+    """Return the typing and target contexts of kernels; other code keeps the compiler's contexts."""
     typing = follow_rules(cuda_target.typing_context, types, as_dtype, TypingError)
     return typing, cuda_target.target_context.subtarget(typing_context=typing, cached_internal_func={})
 
 
 @contextlib.contextmanager
 def translating() -> Iterator[None]:
-    """Wrap compilation: products and sums are not contracted, and kernels keep to the rules.
+    """Wrap compilation: products and sums are not contracted, and kernels follow the rules.
 
-    The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers options for
-    neither, but all code goes through functions and contexts that can be replaced for that time.
+    Code for the CPU is not contracted either, so both give the same numbers. numba-cuda lacks options for this, so its
+    functions and contexts are replaced meanwhile.
     """
 
     def compile_uncontracted(ir: Any, **options: Any) -> Any:
         return _compile_ir(ir, **options, fma=0)
 
     with _compiling:
-        ruled, own = _ruled_contexts(), (cuda_target.typing_context, cuda_target.target_context)
-        cuda_target._typingctx, cuda_target._targetctx = ruled  # noqa: SLF001  # there is no other way in
+        ruled, original = _ruled_contexts(), (cuda_target.typing_context, cuda_target.target_context)
+        cuda_target._typingctx, cuda_target._targetctx = ruled  # noqa: SLF001  # private, but without an alternative
         nvvm.compile_ir = compile_uncontracted
         try:
             yield
         finally:
             nvvm.compile_ir = _compile_ir
-            cuda_target._typingctx, cuda_target._targetctx = own  # noqa: SLF001  # likewise
+            cuda_target._typingctx, cuda_target._targetctx = original  # noqa: SLF001  # see above

@@ -149,7 +149,7 @@ $observe
 write_out(observations, $place, seen)
 """
 
-# A tile holds some elements of every row of the block. Each thread loads those of its own row, which lie next to its
+# A tile holds some elements of every row of the block. Each thread loads those of its row, which lie next to its
 # neighbours'; then neighbours write neighbouring elements of one row.
 _SHOW_FRAME = """
 $observe
@@ -213,20 +213,20 @@ for t in range(num_steps):
 
 
 class Layouts:
-    """Where the buffers of a kernel lie on the device.
+    """Memory layouts of a kernel's buffers on the device.
 
     Args:
-        plan: The buffers.
-        has_own_params: Every sub-environment has parameters of its own.
-        has_finals: With what `SAME_STEP` alone has.
+        plan: The kernel's buffers.
+        has_own_params: Whether every sub-environment has its own parameters.
+        has_finals: Whether to include the buffers that only `SAME_STEP` uses.
 
     Attributes:
-        kept: What makes up a saved state, and `drawn` for the interleaved elements of large observations.
-        params: The parameters.
-        out: What steps hand out, ended episodes and, last, what `SAME_STEP` alone has. Its header is the number of
-            ended episodes.
-        copied: `"life"`, `"state"` and `"params"`, where functions of a row get a copy in the thread's own memory.
-        has_frames: Observations are large: threads draw into `drawn`, from which a block writes them row after row.
+        kept: Arrays of a saved state, and `drawn` for the interleaved elements of large observations.
+        params: Parameters.
+        out: Outputs of steps, ended episodes and, last, the buffers of `SAME_STEP`. Its header has the number of ended
+            episodes.
+        copied: Records of which functions get a copy in the thread's memory: `"life"`, `"state"`, `"params"`.
+        has_frames: Whether observations are large: threads draw into `drawn`, and a block writes them row after row.
     """
 
     def __init__(self, plan: BufferPlan, *, has_own_params: bool, has_finals: bool = True) -> None:
@@ -247,12 +247,12 @@ def _is_small(dtype: np.dtype[Any], size: int = 1) -> bool:
 
 
 class CudaTarget:
-    """Writes the module of one kernel, or of its rollouts with a policy.
+    """The module of one kernel, or of its rollouts with a policy.
 
     Args:
-        source: Of what is done with a row.
-        layouts: Of its buffers.
-        policy: How a rollout chooses actions; without one they are given.
+        source: Code for one row.
+        layouts: Memory layouts of the buffers.
+        policy: Choice of actions in a rollout; by default actions are passed.
     """
 
     def __init__(self, source: Source, layouts: Layouts, policy: PolicySource = GIVEN) -> None:
@@ -261,7 +261,7 @@ class CudaTarget:
         room = "room" if source.has_own_params else str(room_for(1))
         self._kept = self._arrays(layouts.kept, layouts.kept.buffers, "kept", "room")
         self._params = self._arrays(layouts.params, layouts.params.buffers, "params_at", room)
-        # All elements that threads draw, the first of the row, and how far it is to the next.
+        # All elements that threads draw, the first of the row, and the stride.
         name, base, rows, layout = "observations", "out", "rows", layouts.out
         if layouts.has_frames:
             name, base, rows, layout = "drawn", "kept", "room", layouts.kept
@@ -397,18 +397,18 @@ def compile_for_cuda(spec: KernelSpec, has_own_params: bool, policy: PolicySourc
     The module has its entry points, which take plain integers, most of them addresses:
 
     - `step(kept, params_at, out, actions_at, faults, n, room, limit, mode, rows, num_steps, ahead, now)`, with a policy
-      `inputs_at, numbers, seed` before `now`; results of step t and row i lie at `t * n + i` of `rows`,
-      observations `ahead` rows behind
+      `inputs_at, numbers, seed` before `now`; results of step t and row i are at `t * n + i` of `rows`, observations
+      `ahead` rows later
     - `reset(kept, params_at, rows_at, seeds_at, flags_at, count, room, now)`
     - `observe(kept, out, n, room, rows)`
 
     Args:
         spec: The kernel.
-        has_own_params: Every sub-environment has parameters of its own.
-        policy: How a rollout chooses actions; with one there is `step` only.
+        has_own_params: Whether every sub-environment has its own parameters.
+        policy: Choice of actions in a rollout; with one, the module has `step` only.
 
     Raises:
-        KernelError: It raises if run as plain Python, or breaks a rule.
+        KernelError: The kernel raises when it runs as plain Python, or breaks a rule.
     """
     return _compile(spec, has_own_params, policy, fingerprint_of(spec))
 

@@ -1,4 +1,4 @@
-"""Policies that a fused rollout compiles: random actions, and networks given as weights."""
+"""Policies for compiled rollouts: networks given as weights."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ _BOX_HEADS: tuple[str, ...] = ("linear", "tanh", *_NOISY_HEADS)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MLP:
-    """A fully connected network as a policy, evaluated in float32 on the flattened observation, which is not scaled.
+    """Fully connected network as a policy, evaluated in float32 on the flattened observation, without scaling.
 
-    It reads observations of `Box` and `MultiBinary` spaces, and chooses among the actions that the kernel's
-    `action_mask` allows, if it has one; log-probabilities are of these alone. Where none is allowed, all are alike:
-    `"categorical"` draws uniformly, `"argmax"` takes the first.
+    It reads observations of `Box` and `MultiBinary` spaces. If the kernel has an `action_mask`, it chooses among the
+    allowed actions, and log-probabilities refer to these. If no action is allowed, all are equal: `"categorical"` draws
+    uniformly, `"argmax"` takes the first.
 
-    New weights of the same shapes cost no compilation.
+    New weights of the same shapes do not compile again.
 
     Args:
-        weights: One `(W, b)` per layer, `(outputs, inputs)` and `(outputs,)`, as `torch.nn.Linear` keeps them.
-        activation: After every layer but the last.
-        head: What the outputs mean. `Discrete`: `"argmax"` takes the largest, `"categorical"` draws with the softmax's
-            probabilities. Floating `Box`: `"linear"` takes them as they are, `"tanh"` squashes them into the bounds,
-            `"gaussian"` and `"tanh_gaussian"` add normal noise before. Actions without tanh may leave the bounds.
+        weights: One `(W, b)` per layer, `(outputs, inputs)` and `(outputs,)`, as in `torch.nn.Linear`.
+        activation: Activation after every layer but the last.
+        head: Meaning of the outputs. `Discrete`: `"argmax"` takes the largest, `"categorical"` draws with the softmax's
+            probabilities. Floating `Box`: `"linear"` takes the outputs, `"tanh"` squashes them into the bounds,
+            `"gaussian"` and `"tanh_gaussian"` add normal noise before. Actions without tanh may exceed the bounds.
         log_std: Logarithm of the noise's standard deviation, one for all or one per action element.
-        critic: Weights of a second network, whose one output is the value of an observation; of the same activation.
-        heeds_mask: Whether it looks at a mask.
+        critic: Weights of a second network with the same activation; its one output is the value of an observation.
+        heeds_mask: Whether the policy uses the mask.
 
     Raises:
-        InvalidArgument: Shapes that do not fit together, weights that are not finite, an unknown name.
+        InvalidArgument: Shapes do not match, weights are not finite, or a name is unknown.
 
     Examples:
         >>> MLP([(np.eye(2, 4), np.zeros(2))], head="argmax").sizes
@@ -63,8 +63,8 @@ class MLP:
         check_choice("head", self.head, get_args(Head))
         check_flag("heeds_mask", self.heeds_mask)
         if (self.log_std is not None) != (self.head in _NOISY_HEADS):
-            what = "needs log_std" if self.log_std is None else "takes no log_std"
-            raise InvalidArgument(f"head={self.head!r} {what}: it belongs to {' and '.join(_NOISY_HEADS)}")
+            what = "requires log_std" if self.log_std is None else "does not use log_std"
+            raise InvalidArgument(f"head={self.head!r} {what}: pass it for {' and '.join(_NOISY_HEADS)} only")
         object.__setattr__(self, "weights", _read_layers(self.weights))
         if self.critic is not None:
             object.__setattr__(self, "critic", _read_layers(self.critic, " of the critic"))
@@ -76,37 +76,39 @@ class MLP:
 
     @property
     def is_stochastic(self) -> bool:
-        """Whether its actions are drawn, and so have log-probabilities."""
+        """Whether actions are drawn, and have log-probabilities."""
         return self.head == "categorical" or self.log_std is not None
 
     def check(self, spec: KernelSpec) -> None:
         """Check that the network fits the spaces of a kernel.
 
         Raises:
-            InvalidArgument: It does not.
+            InvalidArgument: The network does not fit.
         """
         space, outputs, heads = spec.action.space, spec.action.size, _BOX_HEADS
         if isinstance(space, spaces.Discrete):
             outputs, heads = int(space.n), _DISCRETE_HEADS
         elif not isinstance(space, spaces.Box) or spec.action.dtype.kind != "f":
-            raise InvalidArgument(f"an MLP cannot choose from {space}, expected Discrete or a floating Box: {_OWN}")
+            raise InvalidArgument(f"an MLP cannot choose from {space}, expected Discrete or a floating Box: {_ADVICE}")
         if not isinstance(spec.observation.space, (spaces.Box, spaces.MultiBinary)):
-            raise InvalidArgument(f"an MLP cannot read {spec.observation.space}, expected Box or MultiBinary: {_OWN}")
+            raise InvalidArgument(
+                f"an MLP cannot read {spec.observation.space}, expected Box or MultiBinary: {_ADVICE}"
+            )
         if self.head not in heads:
-            raise InvalidArgument(f"head={self.head!r} does not fit {space}: take one of {', '.join(heads)}")
+            raise InvalidArgument(f"head={self.head!r} does not fit {space}: use one of {', '.join(heads)}")
         if (self.sizes[0], self.sizes[-1]) != (spec.observation.size, outputs):
             raise InvalidArgument(
-                f"the MLP takes {self.sizes[0]} numbers and gives {self.sizes[-1]}, expected {spec.observation.size} "
-                f"and {outputs}: the elements of one observation, and of one action or the choices there are"
+                f"the MLP has {self.sizes[0]} inputs and {self.sizes[-1]} outputs, expected {spec.observation.size} "
+                f"and {outputs}: one input per element of an observation, one output per element or choice of an action"
             )
         inputs, *_, values = (0, 0) if self.critic is None else sizes_of(self.critic)
         if self.critic is not None and (inputs, values) != (spec.observation.size, 1):
             raise InvalidArgument(
-                f"the critic takes {inputs} numbers and gives {values}, expected {spec.observation.size} and 1: the "
-                "elements of one observation, and its value"
+                f"the critic has {inputs} inputs and {values} outputs, expected {spec.observation.size} and 1: one "
+                "input per element of an observation, and its value"
             )
         if self.head in ("tanh", "tanh_gaussian") and not space.is_bounded():
-            raise InvalidArgument(f"head={self.head!r} squashes into bounds, and {space} has none: take 'linear'")
+            raise InvalidArgument(f"head={self.head!r} requires a bounded space (got {space}): use 'linear'")
         if np.size(self._log_std) not in (1, outputs):
             raise InvalidArgument(f"log_std has {np.size(self._log_std)} elements, expected 1 or {outputs}")
 
@@ -115,9 +117,10 @@ class MLP:
         return _as_float32(0.0 if self.log_std is None else self.log_std, "log_std")
 
     def inputs(self) -> NDArray[np.float32]:
-        """Join all numbers, float32: of every layer, a standard deviation per output, their part, the critic's.
+        """Join all numbers, float32: layers, standard deviations of the outputs, a constant, and the critic's layers.
 
-        That part is what normal log-densities have beside their squares. Layers are as `flatten` leaves them.
+        The constant is the part of normal log-densities that does not depend on the draw. Layers are as `flatten`
+        leaves them.
         """
         log_std = np.broadcast_to(self._log_std.ravel(), (self.sizes[-1],))
         noise = np.zeros(padded(len(log_std) + 1), np.float32)
@@ -126,35 +129,35 @@ class MLP:
         return np.concatenate([flatten(self.weights), noise, flatten(self.critic or ())])
 
 
-def _read_layers(weights: Any, whose: str = "") -> tuple[tuple[Any, Any], ...]:
+def _read_layers(weights: Any, owner: str = "") -> tuple[tuple[Any, Any], ...]:
     pairs = list(weights) if isinstance(weights, Iterable) else []
-    if not pairs or any(not isinstance(one, (tuple, list)) or len(one) != 2 for one in pairs):
+    if not pairs or any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
         raise InvalidArgument(
-            f"an MLP takes one (W, b) per layer{whose}, which this {type(weights).__name__} has not: pass "
-            "[(W, b), …], as [(layer.weight.detach(), layer.bias.detach()), …] of torch's Linear layers"
+            f"an MLP takes one (W, b) per layer{owner}, not this {type(weights).__name__}: pass [(W, b), …], such as "
+            "[(layer.weight.detach(), layer.bias.detach()), …] of torch's Linear layers"
         )
     layers = tuple(
-        (_as_float32(w, f"W of layer {k}{whose}"), _as_float32(b, f"b of layer {k}{whose}"))
+        (_as_float32(w, f"W of layer {k}{owner}"), _as_float32(b, f"b of layer {k}{owner}"))
         for k, (w, b) in enumerate(pairs)
     )
     for k, (w, b) in enumerate(layers):
         inputs = layers[k - 1][1].size if k else w.shape[-1]
         if w.ndim != 2 or 0 in w.shape or b.shape != w.shape[:1] or w.shape[1] != inputs:
             raise InvalidArgument(
-                f"layer {k}{whose} has W of shape {w.shape} and b of shape {b.shape}, expected (outputs, {inputs}) and "
-                "(outputs,): W as torch.nn.Linear keeps it, so pass W.T if yours is (inputs, outputs)"
+                f"layer {k}{owner} has W of shape {w.shape} and b of shape {b.shape}, expected (outputs, {inputs}) and "
+                "(outputs,): pass W as torch.nn.Linear has it, W.T if yours is (inputs, outputs)"
             )
     return layers
 
 
-_OWN = "pass a callable policy(observations) instead"
+_ADVICE = "pass a callable policy(observations) instead"
 
 
 def _as_float32(value: Any, name: str) -> NDArray[np.float32]:
     try:
         array = np.array(value, np.float32)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgument(f"{name} is no array of numbers ({error}): pass NumPy's") from error
+        raise InvalidArgument(f"{name} is not an array of numbers ({error}): pass a NumPy array") from error
     if not np.isfinite(array).all():
-        raise InvalidArgument(f"{name} has numbers that are not finite: pass finite ones, and zeros for no bias")
+        raise InvalidArgument(f"{name} has values that are not finite: pass finite numbers, and zeros for no bias")
     return array

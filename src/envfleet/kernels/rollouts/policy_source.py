@@ -156,7 +156,7 @@ class PolicySource:
             are given.
         constants: Definitions that the lines refer to.
         sizes: Widths of the network's layers; empty without a network.
-        critic: Widths of the critic's layers, whose numbers follow in `inputs`.
+        critic: Widths of the critic's layers; their numbers follow in `inputs`.
         activation: Activation after every layer but the last.
         masking: Lines that mask the outputs of the last layer for a row.
         has_softmax: Whether a softmax follows.

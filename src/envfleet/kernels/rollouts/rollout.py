@@ -1,4 +1,4 @@
-"""Fused rollouts: many steps of a batch in one compiled call, observations and all else in slabs `(T, N, …)`."""
+"""Compiled rollouts: many steps of a batch in one call, with results in arrays `(T, N, …)`."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _OF_ENDED = Buffer("ended_steps", np.dtype(np.int64)), Buffer("last_values", np.
 
 
 class CpuSlabs(RolloutArrays):
-    """A rollout on the CPU: its memory, and how it is run.
+    """Memory of a rollout on the CPU.
 
     Args:
-        batch: Whose rollout it is, or a later one of the same form.
-        num_steps: T.
+        batch: The batch, or one of the same form.
+        num_steps: Number of steps, T.
     """
 
     def __init__(self, batch: CpuBatch, num_steps: int) -> None:
         plan, num_envs = batch.plan, batch.num_envs
         whole = allocate((*plan.outputs, plan.actions, IS_RESET, *NUMBERS), (num_steps + 1) * num_envs)
         super().__init__(plan, {name: array.reshape(-1, num_envs, *array.shape[1:]) for name, array in whole.items()})
-        # Room for all episodes that may end; what no episode touches takes no memory.
+        # Room for one ended episode per step and row; pages that are not touched use no memory.
         self._ended, self._ended_steps, self._last_values, *self._finals = allocate(
             (plan.ended, *_OF_ENDED, *plan.finals), num_steps * num_envs
         ).values()
@@ -48,10 +48,7 @@ class CpuSlabs(RolloutArrays):
     def run(
         self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
     ) -> FindEnded:
-        """Step all rows.
-
-        The order of ended episodes does not depend on the slices of rows that threads take.
-        """
+        """Step all rows; the order of ended episodes does not depend on the threads."""
         spec, plan, program, num_steps = batch.spec, batch.plan, batch.program, len(actions)
         rollout_range = compile_rollout(spec, program, chooser)
         table = batch.new_table()
@@ -73,7 +70,7 @@ class CpuSlabs(RolloutArrays):
             refuse_action(spec.action, actions, self.is_reset.shape, min(wrong))
         places = np.concatenate([start * num_steps + np.arange(count) for start, count in slices])
         steps = self._ended_steps[places]
-        # Each slice goes through its rows in ascending order, so a stable sort by step is one by row as well.
+        # Each slice has its rows in ascending order, so a stable sort by step also sorts by row.
         order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
         places, steps = places[order], steps[order]
         ended, outputs = self._ended[places], [self.outputs[0], *self.outputs[4:]]
@@ -91,7 +88,7 @@ class CpuSlabs(RolloutArrays):
 def run_rollout(
     batch: Any, policy: Any, num_steps: int, *, seed: int | None = None, out: Rollout | None = None
 ) -> Rollout:
-    """Step a batch `num_steps` times in one compiled call, by given actions, a network or `"random"`."""
+    """Step a batch `num_steps` times in one compiled call, with actions, a network or `"random"`."""
     spec, num_envs = batch.spec, batch.num_envs
     word = secrets.randbits(32) if seed is None else seed
     is_given = isinstance(policy, (np.ndarray, list, tuple)) or hasattr(policy, "__cuda_array_interface__")
@@ -99,8 +96,8 @@ def run_rollout(
     form = spec, batch.device, batch.is_same_step, num_steps, num_envs
     if out is not None and out.memory[0] != form:
         raise InvalidArgument(
-            f"out is a rollout of (T, N) = {out.rewards.shape}, expected one of the same kernel, device and autoreset "
-            f"mode of {(num_steps, num_envs)}"
+            f"out is a rollout of (T, N) = {out.rewards.shape}, expected {(num_steps, num_envs)} and the same kernel, "
+            "device and autoreset mode: pass a rollout of this fleet, or leave out"
         )
     slabs = _make_slabs(batch, num_steps) if out is None else out.memory[1]
     inputs = policy.inputs() if isinstance(policy, MLP) else np.zeros(1, np.float32)
@@ -112,8 +109,10 @@ def run_rollout(
     def gather() -> RolloutEpisodes:
         ended, steps, (last, *last_infos) = find_ended()
         rows, returns, lengths = (ended[name].copy() for name in ("row", "total", "length"))
-        told = dict(zip(names, last_infos, strict=True))
-        return RolloutEpisodes(steps, rows, returns, lengths, ended["episode"] * num_envs + rows, unpack(last), told)
+        final_infos = dict(zip(names, last_infos, strict=True))
+        return RolloutEpisodes(
+            steps, rows, returns, lengths, ended["episode"] * num_envs + rows, unpack(last), final_infos
+        )
 
     return Rollout(
         unpack(observations),
@@ -143,13 +142,13 @@ def _make_slabs(batch: Any, num_steps: int) -> Any:
 def compile_rollout(spec: KernelSpec, _program: object, policy: PolicySource) -> Callable[..., int]:
     """Compile `rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps, …, start, stop)`.
 
-    It steps the rows from `start` to `stop`. `first` is the table with the addresses of whole slabs of outputs,
-    observations of one step more than the others; `calls` has the addresses of the kernel's `observe`, `step_range` and
-    `check`; `slabs` those of actions, of the marks of resets, of log-probabilities and of values; `gathered`, `steps`
-    and what follows are arrays for what ended episodes leave.
+    It steps the rows from `start` to `stop`. `first` is the table with the addresses of whole output arrays, of which
+    observations have one step more; `calls` has the addresses of the kernel's `observe`, `step_range` and `check`;
+    `slabs` those of actions, reset masks, log-probabilities and values; `gathered`, `steps` and the following arrays
+    are for ended episodes.
 
-    It returns how many episodes ended, or `-1 - (step * num_envs + row)` of an action that cannot be. It is compiled
-    once for every `_program`, the kernel's code.
+    It returns the number of ended episodes, or `-1 - (step * num_envs + row)` of an invalid action. It is compiled once
+    for every `_program`, the kernel's code.
     """
     from envfleet.native import numba_cpu, rng
 
