@@ -57,6 +57,6 @@ def test_without_cache_folder_every_process_compiles(tmp_path: Path) -> None:
     out, note = run_file(tmp_path / "own.py", program)
     assert out == "8\n"
     assert note == (
-        "envfleet: compiling updates of agents (in every process: set NUMBA_CACHE_DIR to a folder that can be written) "
+        "envfleet: compiling updates of agents (in every process: set NUMBA_CACHE_DIR to a writable folder) "
         "...\n"
     )

@@ -431,7 +431,7 @@ def test_rollouts_use_memory_again(pair: Any) -> None:
     second = pair[1].rollout("random", 4, seed=1, out=first)
     assert first.rewards.address == second.rewards.address
     assert len(second.episodes) == 0
-    with pytest.raises(InvalidArgument, match="look before"):
+    with pytest.raises(InvalidArgument, match="read them before"):
         len(first.episodes)
     with pytest.raises(InvalidArgument, match=r"out is a rollout of \(T, N\) = \(4, 5\)"):
         pair[1].rollout("random", 5, out=second)
@@ -462,5 +462,5 @@ def test_rows_and_slices_are_views(pair: Any) -> None:
     np.testing.assert_array_equal(array[host[:, 0] > 0], host[host[:, 0] > 0])
     with pytest.raises(IndexError):
         array[N]
-    with pytest.raises(InvalidArgument, match=r"expected even gaps in rows"):
+    with pytest.raises(InvalidArgument, match=r"expected evenly spaced rows"):
         pair[1].rollout("random", 3).all_observations.take(np.array([0]))

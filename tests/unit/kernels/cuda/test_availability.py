@@ -21,7 +21,7 @@ def test_without_numba_cuda_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         importlib.util, "find_spec", lambda name, *rest: None if name == "numba_cuda" else real(name, *rest)
     )
     with pytest.raises(
-        InvalidArgument, match=r"needs numba-cuda, which is not installed: pip install 'envfleet\[cuda\]'"
+        InvalidArgument, match=r"requires numba-cuda, which is not installed: pip install 'envfleet\[cuda\]'"
     ):
         require_cuda()
 

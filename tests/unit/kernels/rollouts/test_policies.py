@@ -289,24 +289,24 @@ def test_advantages_need_a_critic() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": []}, r"takes one \(W, b\) per layer, which this list has not: pass \[\(W, b\), …\]"),
+        ({"weights": []}, r"takes one \(W, b\) per layer, not this list: pass \[\(W, b\), …\]"),
         (
             {"weights": torch.nn.Sequential(torch.nn.Linear(4, 3))},
-            r"this Sequential has not: .*layer\.weight\.detach\(\)",
+            r"not this Sequential: .*layer\.weight\.detach\(\)",
         ),
-        ({"weights": torch.nn.Linear(4, 3)}, "this Linear has not"),
+        ({"weights": torch.nn.Linear(4, 3)}, "not this Linear"),
         ({"weights": [np.ones((3, 4)), np.ones((2, 3))]}, r"takes one \(W, b\) per layer"),
         ({"weights": layers(3, 4), "activation": "gelu"}, "activation='gelu': pass one of 'tanh', 'relu'"),
         ({"weights": layers(3, 4), "head": "softmax"}, "head='softmax': pass one of 'argmax'"),
-        ({"weights": layers(3, 4), "head": "gaussian"}, "head='gaussian' needs log_std"),
-        ({"weights": layers(3, 4), "log_std": 0.0}, "head='argmax' takes no log_std"),
+        ({"weights": layers(3, 4), "head": "gaussian"}, "head='gaussian' requires log_std"),
+        ({"weights": layers(3, 4), "log_std": 0.0}, "head='argmax' does not use log_std"),
         ({"weights": [*layers(3, 5), *layers(4, 2)]}, r"layer 1 has W of shape \(2, 4\) .* expected \(outputs, 5\)"),
         ({"weights": [(np.ones((3, 4)), np.ones(4))]}, "pass W.T if yours is"),
-        ({"weights": [(np.full((3, 4), np.nan), np.ones(3))]}, "W of layer 0 has numbers that are not finite"),
-        ({"weights": [("a", "b")]}, "W of layer 0 is no array of numbers"),
-        ({"weights": [(np.ones((3, 4)), None)]}, "b of layer 0 has numbers that are not finite: .* zeros for no bias"),
+        ({"weights": [(np.full((3, 4), np.nan), np.ones(3))]}, "W of layer 0 has values that are not finite"),
+        ({"weights": [("a", "b")]}, "W of layer 0 is not an array of numbers"),
+        ({"weights": [(np.ones((3, 4)), None)]}, "b of layer 0 has values that are not finite: .* zeros for no bias"),
         ({"weights": layers(3, 4), "heeds_mask": "no"}, "heeds_mask='no' .*: pass True or False"),
-        ({"weights": layers(3, 4), "critic": []}, "per layer of the critic, which this list has not"),
+        ({"weights": layers(3, 4), "critic": []}, "per layer of the critic, not this list"),
     ],
 )
 def test_networks_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
@@ -317,10 +317,10 @@ def test_networks_that_make_no_sense(arguments: dict[str, Any], message: str) ->
 @pytest.mark.parametrize(
     ("kernel", "policy", "message"),
     [
-        (Turn, MLP(layers(3, 3)), "takes 3 numbers and gives 3, expected 3 and 4"),
-        (Turn, MLP(layers(2, 4)), "takes 2 numbers and gives 4, expected 3 and 4"),
-        (Turn, MLP(layers(3, 4), head="tanh"), "does not fit Discrete.*: take one of argmax, categorical"),
-        (Pull, MLP(layers(3, 2)), "does not fit Box.*: take one of linear, tanh"),
+        (Turn, MLP(layers(3, 3)), "has 3 inputs and 3 outputs, expected 3 and 4"),
+        (Turn, MLP(layers(2, 4)), "has 2 inputs and 4 outputs, expected 3 and 4"),
+        (Turn, MLP(layers(3, 4), head="tanh"), "does not fit Discrete.*: use one of argmax, categorical"),
+        (Pull, MLP(layers(3, 2)), "does not fit Box.*: use one of linear, tanh"),
         (Pull, MLP(layers(3, 2), "relu", "gaussian", [0.0] * 3), "log_std has 3 elements, expected 1 or 2"),
     ],
 )
@@ -335,6 +335,6 @@ def test_unbounded_spaces() -> None:
 
     with pytest.raises(InvalidArgument, match="not bounded"):
         policy_source(read_kernel(Free), "random")
-    with pytest.raises(InvalidArgument, match="squashes into bounds"):
+    with pytest.raises(InvalidArgument, match="requires a bounded space"):
         MLP(layers(3, 2), head="tanh").check(read_kernel(Free))
     MLP(layers(3, 2), head="linear").check(read_kernel(Free))
