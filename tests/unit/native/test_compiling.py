@@ -57,6 +57,5 @@ def test_without_cache_folder_every_process_compiles(tmp_path: Path) -> None:
     out, note = run_file(tmp_path / "own.py", program)
     assert out == "8\n"
     assert note == (
-        "envfleet: compiling updates of agents (in every process: set NUMBA_CACHE_DIR to a writable folder) "
-        "...\n"
+        "envfleet: compiling updates of agents (in every process: set NUMBA_CACHE_DIR to a writable folder) ...\n"
     )
