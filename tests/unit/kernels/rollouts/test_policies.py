@@ -301,7 +301,7 @@ def test_advantages_need_a_critic() -> None:
         ({"weights": layers(3, 4), "head": "gaussian"}, "head='gaussian' requires log_std"),
         ({"weights": layers(3, 4), "log_std": 0.0}, "head='argmax' does not use log_std"),
         ({"weights": [*layers(3, 5), *layers(4, 2)]}, r"layer 1 has W of shape \(2, 4\) .* expected \(outputs, 5\)"),
-        ({"weights": [(np.ones((3, 4)), np.ones(4))]}, "pass W.T if yours is"),
+        ({"weights": [(np.ones((3, 4)), np.ones(4))]}, "W.T if yours is"),
         ({"weights": [(np.full((3, 4), np.nan), np.ones(3))]}, "W of layer 0 has values that are not finite"),
         ({"weights": [("a", "b")]}, "W of layer 0 is not an array of numbers"),
         ({"weights": [(np.ones((3, 4)), None)]}, "b of layer 0 has values that are not finite: .* zeros for no bias"),
