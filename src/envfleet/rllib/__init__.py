@@ -1,4 +1,4 @@
-"""Fleets in RLlib: `vec`, any fleet as its vector environment, and `packed_vec`, N sub-environments that cost it one.
+"""Fleets in RLlib: `vec` (a fleet as its vector environment) and `packed_vec` (N sub-environments, overhead of one).
 
 Importing this package imports Ray.
 """
@@ -6,7 +6,7 @@ Importing this package imports Ray.
 from envfleet.errors import MissingDependency
 
 try:
-    import ray.rllib as _rllib  # noqa: F401  # so that what is missing is said once, and how to get it
+    import ray.rllib as _rllib  # noqa: F401  # one error message for a missing Ray
 except ImportError as error:
     raise MissingDependency("envfleet.rllib needs Ray's RLlib: pip install 'envfleet[ray]'") from error
 

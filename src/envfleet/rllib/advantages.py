@@ -19,15 +19,15 @@ from envfleet.rllib.rollout import PackedRollout
 
 
 class EstimateAdvantages(ConnectorV2):
-    """Estimates advantages (GAE) and value targets, and leaves only samples in the batch.
+    """Connector piece that estimates advantages (GAE) and value targets, and leaves only samples in the batch.
 
-    Follows RLlib's `GeneralAdvantageEstimation`: nothing comes after a termination; at a truncation and at the end of
-    a rollout the value of the last observation does; nothing flows from one episode into another. Advantages get mean
-    0 and standard deviation 1 over all samples (over the samples alone: RLlib's own piece also counts the artificial
-    step at the end of each episode). Values are computed without a graph, some rows at a time.
+    It follows RLlib's `GeneralAdvantageEstimation`: the value after a termination is 0; at a truncation and at the end
+    of a rollout it is the value of the last observation. Advantages are normalized to mean 0 and standard deviation 1
+    over all samples, without the artificial step that RLlib's own piece adds to each episode. Values are computed
+    without a graph, in parts of `rows_per_pass` rows.
 
-    Samples are shuffled if they make several minibatches: RLlib's iterator does not before its first pass, and rollouts
-    are in the order of time.
+    Samples are shuffled if they make several minibatches, because rollouts are in the order of time and RLlib's
+    iterator does not shuffle before its first pass.
 
     Args:
         config: The `PackedPPOConfig`.
@@ -40,7 +40,7 @@ class EstimateAdvantages(ConnectorV2):
     def __call__(
         self, *, rl_module: Any, batch: dict[str, Any], episodes: list[PackedRollout], **_: Any
     ) -> dict[str, Any]:
-        """Turn what `UnpackRollouts` laid out into a train batch."""
+        """Turn the output of `UnpackRollouts` into a train batch."""
         columns = batch[DEFAULT_MODULE_ID]
         with torch.no_grad():
             critic = rl_module[DEFAULT_MODULE_ID].unwrapped().compute_values
@@ -48,35 +48,35 @@ class EstimateAdvantages(ConnectorV2):
         advantages, is_sample = torch.zeros_like(values), torch.zeros_like(values, dtype=torch.bool)
         start = 0
         for rollout in episodes:
-            slab = slice(start, start + rollout.valid.size)
-            advantages[slab] = self._advantages(rollout, columns, values, slab)
-            is_sample[slab] = torch.tensor(rollout.valid.reshape(-1))
-            start = slab.stop + rollout.shape[1] + len(rollout.cut_rows)
+            part = slice(start, start + rollout.valid.size)
+            advantages[part] = self._advantages(rollout, columns, values, part)
+            is_sample[part] = torch.tensor(rollout.valid.reshape(-1))
+            start = part.stop + rollout.shape[1] + len(rollout.cut_rows)
         kept, rows = advantages[is_sample], self._rows(is_sample)
-        standardised = (advantages - kept.mean()) / kept.std(correction=0).clamp(min=1e-4)
+        normalized = (advantages - kept.mean()) / kept.std(correction=0).clamp(min=1e-4)
         chosen = tree.map_structure(lambda column: column[rows], columns)
-        chosen[Postprocessing.ADVANTAGES] = standardised.float()[rows]
+        chosen[Postprocessing.ADVANTAGES] = normalized.float()[rows]
         chosen[Postprocessing.VALUE_TARGETS] = (advantages + values).float()[rows]
         return {**batch, DEFAULT_MODULE_ID: chosen}
 
-    def _advantages(self, rollout: PackedRollout, columns: dict[str, Any], values: Tensor, slab: slice) -> Tensor:
-        """Return the advantages of the samples of a rollout, which are the rows `slab`, `(T * N,)`, float64."""
+    def _advantages(self, rollout: PackedRollout, columns: dict[str, Any], values: Tensor, part: slice) -> Tensor:
+        """Return the advantages of a rollout, which is the rows `part` of the batch, float64 `(T * N,)`."""
         shape, num_envs = rollout.shape, rollout.shape[1]
-        # The values of the next step begin N rows later, and after the last one come those of the last observations.
-        next_values = values[slab.start + num_envs : slab.stop + num_envs].clone().view(shape)
+        # Values of the next step are N rows later; those of the last observations follow the last step.
+        next_values = values[part.start + num_envs : part.stop + num_envs].clone().view(shape)
         places = torch.tensor(rollout.cut_steps), torch.tensor(rollout.cut_rows)
-        next_values[places] = values[slab.stop + num_envs :][: len(rollout.cut_rows)]
-        given = (
-            columns[Columns.REWARDS][slab].view(shape).double(), values[slab].view(shape), next_values,
-            columns[Columns.TERMINATEDS][slab].view(shape), columns[Columns.TRUNCATEDS][slab].view(shape),
+        next_values[places] = values[part.stop + num_envs :][: len(rollout.cut_rows)]
+        tensors = (
+            columns[Columns.REWARDS][part].view(shape).double(), values[part].view(shape), next_values,
+            columns[Columns.TERMINATEDS][part].view(shape), columns[Columns.TRUNCATEDS][part].view(shape),
         )  # fmt: skip
-        nobody = np.zeros(shape, np.bool_)  # what a reset would get is no sample
-        arrays = [*(tensor.cpu().numpy() for tensor in given), nobody]
+        no_resets = np.zeros(shape, np.bool_)  # their advantages are not used
+        arrays = [*(tensor.cpu().numpy() for tensor in tensors), no_resets]
         estimated, _ = generalised_advantages(*arrays, gamma=self._config.gamma, gae_lambda=self._config.lambda_)
         return torch.from_numpy(estimated).to(values.device).flatten()
 
     def _rows(self, is_sample: Tensor) -> Tensor | slice:
-        """Return the rows of the batch to keep, in their order."""
+        """Return the rows of the batch to keep, in order."""
         config, rows = self._config, is_sample.nonzero().flatten()
         is_shuffling = config.shuffle_batch_per_epoch and config.num_epochs > 1
         if is_shuffling and config.minibatch_size is not None and config.minibatch_size < len(rows):

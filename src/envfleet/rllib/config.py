@@ -1,4 +1,4 @@
-"""PPO over packed sub-environments: its configuration and its algorithm."""
+"""PPO over packed sub-environments: configuration and algorithm."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _VEC = "train with vec (envfleet.rllib.register_fleet and RLlib's own PPOConfig)
 
 
 class PackedPPOConfig(PPOConfig):
-    """RLlib's `PPOConfig`, with N sub-environments per EnvRunner that cost RLlib about as much as one.
+    """RLlib's `PPOConfig` for EnvRunners of N sub-environments, at about the overhead of one.
 
-    Everything means what it means in RLlib: `train_batch_size` and `minibatch_size` count samples,
-    `num_envs_per_env_runner` sub-environments, `episode_return_mean` is the mean over their episodes. The module,
-    RLlib's or yours, gets flat batches of observations. EnvRunners, Learners, evaluation, checkpoints and Tune are
-    RLlib's.
+    Settings mean the same as in RLlib: `train_batch_size` and `minibatch_size` count samples,
+    `num_envs_per_env_runner` counts sub-environments, and `episode_return_mean` is the mean over their episodes. The
+    module, RLlib's or custom, gets flat batches of observations. EnvRunners, Learners, evaluation, checkpoints and Tune
+    are RLlib's.
 
-    What there is no cheap way to offer is refused: callbacks per episode (`on_sample_end` gets the `PackedRollout`s),
-    stateful modules, several agents. Connector pieces must work on batches.
+    Not supported are callbacks per episode (`on_sample_end` gets the `PackedRollout`s), stateful modules and several
+    agents. Connector pieces must work on batches.
 
         config = (
             PackedPPOConfig()
@@ -55,12 +55,12 @@ class PackedPPOConfig(PPOConfig):
     def packing(
         self, *, fleet_options: Mapping[str, Any] = NotProvided, rows_per_pass: int | None = NotProvided
     ) -> Self:
-        """Set what is not RLlib's.
+        """Set the options of packing.
 
         Args:
-            fleet_options: Of `envfleet.make`, such as `{"backend": "process", "workers": 2}`.
-            rows_per_pass: The Learner takes larger minibatches through the network in parts of at most so many rows,
-                and adds up their gradients; `None` takes them whole.
+            fleet_options: Options of `envfleet.make`, such as `{"backend": "process", "workers": 2}`.
+            rows_per_pass: Largest number of rows per forward pass. The Learner splits larger minibatches into parts and
+                adds up their gradients; `None` passes them whole.
 
         Raises:
             InvalidArgument: `fleet_options` has `num_envs`, or `rows_per_pass` is below 1.
@@ -75,17 +75,17 @@ class PackedPPOConfig(PPOConfig):
         return self
 
     def get_default_learner_class(self) -> type:
-        """Return PPO's learner that goes through large minibatches in parts."""
+        """Return the PPO learner that splits large minibatches."""
         return PackedPPOLearner
 
     def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> ConnectorV2:
-        """Build the pipeline in front of the module: your pieces, then tensors."""
+        """Build the pipeline before the module: custom pieces, then conversion to tensors."""
         pipeline = super().build_env_to_module_connector(env, spaces, device)
         pipeline.append(NumpyToTensor(device=device))
         return pipeline
 
     def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> ConnectorV2:
-        """Build the pipeline behind the module: draw actions, then your pieces."""
+        """Build the pipeline after the module: drawing of actions, then custom pieces."""
         pipeline = super().build_module_to_env_connector(env, spaces)
         pipeline.prepend(TensorToNumpy())
         pipeline.prepend(GetActions())
@@ -94,7 +94,7 @@ class PackedPPOConfig(PPOConfig):
     def build_learner_connector(
         self, input_observation_space: Any, input_action_space: Any, device: Any = None
     ) -> ConnectorV2:
-        """Build the Learner's pipeline: one flat batch, your pieces, tensors, then advantages."""
+        """Build the Learner's pipeline: one flat batch, custom pieces, conversion to tensors, then advantages."""
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
         pipeline.prepend(UnpackRollouts())
         pipeline.append(NumpyToTensor(device=device))
@@ -105,28 +105,30 @@ class PackedPPOConfig(PPOConfig):
         """Check the configuration.
 
         Raises:
-            InvalidArgument: It asks for what packed sub-environments have not.
+            InvalidArgument: A setting is not supported by packed sub-environments.
         """
         super().validate()
         if not (self.enable_env_runner_and_connector_v2 and self.enable_rl_module_and_learner):
             raise InvalidArgument("PackedPPOConfig needs RLlib's new API stack: leave api_stack() as it is")
         if self.is_multi_agent:
-            raise InvalidArgument(f"packed sub-environments have one agent each, multi_agent() asks for more: {_VEC}")
+            raise InvalidArgument(
+                f"multi_agent() is not supported, packed sub-environments have one agent each: {_VEC}"
+            )
         if self.model_config.get("use_lstm"):
             raise InvalidArgument(
-                "use_lstm=True makes the module stateful, and packed rollouts are learned from as single rows, not as "
-                f"sequences: leave it out, or {_VEC}"
+                "use_lstm=True makes the module stateful, but packed rollouts are trained on as single rows, not as "
+                f"sequences: omit it, or {_VEC}"
             )
         if self.restart_failed_sub_environments:
             raise InvalidArgument(
-                "restart_failed_sub_environments=True makes a whole fleet again for one that failed: leave it out, and "
-                'call packing(fleet_options={"on_failure": "restart"}), which rebuilds that one alone'
+                "restart_failed_sub_environments=True would rebuild the whole fleet for one failed sub-environment: "
+                'omit it, and call packing(fleet_options={"on_failure": "restart"}), which rebuilds only that one'
             )
         for name in _PER_EPISODE:
             methods = [getattr(callback, name, None) for callback in force_list(self.callbacks_class)]
             if set(methods) - {getattr(RLlibCallback, name)} or getattr(self, f"callbacks_{name}"):
                 raise InvalidArgument(
-                    f"the callback {name} would be called per sub-environment, which packing is there to avoid: use "
+                    f"the callback {name} is called per sub-environment, which packing avoids: use "
                     f"on_sample_end, which gets the PackedRollouts, or {_VEC}"
                 )
 

@@ -20,9 +20,9 @@ Batch = dict[str, Any]
 
 
 class FlattenObservations(ConnectorV2):
-    """Makes one row of numbers of an observation; what is discrete becomes one-hot.
+    """Connector piece that flattens observations to rows of numbers; discrete values become one-hot.
 
-    It does to whole batches what RLlib's piece of that name does to episodes one by one:
+    It works on whole batches, unlike RLlib's piece of that name, which works on one episode after the other:
 
         config.env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
     """
@@ -30,7 +30,7 @@ class FlattenObservations(ConnectorV2):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """Return a Box of as many numbers as the observation has."""
+        """Return a Box with the size of a flattened observation."""
         self._struct = get_base_struct_from_space(input_observation_space)
         sample = tree.map_structure(lambda space: space.sample(), self._struct)
         flat = flatten_inputs_to_1d_tensor(sample, self._struct, batch_axis=False)
@@ -43,15 +43,15 @@ class FlattenObservations(ConnectorV2):
 
 
 class UnpackRollouts(ConnectorV2):
-    """Lays rollouts out as one ordinary flat batch, one after the other.
+    """Connector piece that joins rollouts to one flat batch.
 
-    Of each come first its `T * N` samples in the order of time, then what only values are needed of: its last
-    observations, then the hidden last ones of episodes that were cut off. Those rows are zero in all other columns, so
+    Each rollout adds its `T * N` samples in the order of time, then rows of which only values are needed: its last
+    observations, and the hidden last observations of truncated episodes. These rows are zero in all other columns, so
     that pieces between this one and `EstimateAdvantages` see columns of one length.
     """
 
     def __call__(self, *, batch: Batch, episodes: list[PackedRollout], **_: Any) -> Batch:
-        """Make the batch, by the id of its module."""
+        """Return the batch, by the id of its module."""
         parts = []
         for rollout in episodes:
             flat = tree.map_structure(lambda column: column.reshape(-1, *column.shape[2:]), rollout.columns)
@@ -67,11 +67,11 @@ def _join(*columns: Any) -> Any:
 
 
 def actions_for_env(actions: Any, space: gym.Space[Any], config: Any) -> Any:
-    """Return a batch of a module's actions as the environments take them.
+    """Return actions for the environments from a batch of a module's actions.
 
     Args:
-        actions: `(N, …)`, nested as their space is.
-        space: Of one sub-environment.
+        actions: Actions, `(N, …)`, nested as their space is.
+        space: Space of one sub-environment's actions.
         config: An `AlgorithmConfig`. With `normalize_actions`, -1 and 1 mean the bounds; otherwise, with
             `clip_actions`, values outside are clipped to them.
     """

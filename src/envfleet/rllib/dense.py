@@ -1,4 +1,4 @@
-"""Dense layers and their activations as one operation each."""
+"""Dense layers fused with their activations."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}  # torch's class: oneDNN's name
-# Results of a layer, below which calling oneDNN costs more than it saves.
+# Below so many outputs of a layer, calling oneDNN costs more than it saves.
 _FEWEST_RESULTS, _FEWEST_RESULTS_WITH_GRADIENTS = 16_384, 65_536
 
 
 class FusedSequential(nn.Sequential):
-    """A `torch.nn.Sequential` in which `Linear` and the `Tanh` or `ReLU` after it are computed at once, by oneDNN.
+    """A `torch.nn.Sequential` that computes `Linear` and the `Tanh` or `ReLU` after it in one call of oneDNN.
 
-    PyTorch multiplies float32 matrices by MKL, which on processors that are not Intel's leaves half of their width
-    unused, then goes through the result again for the activation. What comes out is the same but for rounding, with
-    gradients too; layers, parameters and states are those of the module it was made of. It is an ordinary `Sequential`
-    on other devices, in other dtypes, with autocast, under `torch.compile` and `torch.jit.trace`, with hooks on a
-    layer, and wherever `torch.backends.mkldnn` is off. Gradients of gradients are refused.
+    PyTorch multiplies float32 matrices by MKL, which uses half of the vector width of processors other than Intel's,
+    and applies the activation in a second pass. Results and gradients are the same except for rounding; layers,
+    parameters and states are those of the original module. It behaves as an ordinary `Sequential` on other devices, in
+    other dtypes, with autocast, under `torch.compile` and `torch.jit.trace`, with hooks on a layer, and if
+    `torch.backends.mkldnn` is off. Second derivatives raise an error.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
-        """Go through all layers.
+        """Pass the input through all layers.
 
         Args:
-            input: `(…, features)`.
+            input: Rows, `(…, features)`.
         """
         if not _is_fit(input):
             plain: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
@@ -48,10 +48,10 @@ class FusedSequential(nn.Sequential):
 
 
 def fuse_dense_layers(module: nn.Module) -> None:
-    """Make each `torch.nn.Sequential` within a module a `FusedSequential`, in its place.
+    """Turn each `torch.nn.Sequential` within a module into a `FusedSequential`, in place.
 
     Args:
-        module: Any; those that have none stay as they are.
+        module: Any module.
     """
     for part in module.modules():
         if type(part) is nn.Sequential:
@@ -59,7 +59,7 @@ def fuse_dense_layers(module: nn.Module) -> None:
 
 
 class _Dense(torch.autograd.Function):
-    """A dense layer with its activation, whose gradient comes from what it gave."""
+    """Dense layer with its activation; the gradient is computed from the outputs."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -89,19 +89,19 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str) 
 
 @functools.cache
 def _has_onednn() -> bool:
-    """Return whether PyTorch has the operation as it is used here; it is private to its compiler."""
+    """Return whether PyTorch has the fused operation with these arguments; it is private to its compiler."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     ones = torch.ones(2, 2, dtype=torch.float32, device="cpu")
     try:
         return torch.allclose(_linear(ones, ones, ones[0], "tanh"), torch.tanh(ones @ ones + 1))
-    except (AttributeError, RuntimeError):  # it is not there, or takes other arguments
+    except (AttributeError, RuntimeError):  # missing, or with other arguments
         return False
 
 
 def _is_fit(tensor: Tensor) -> bool:
     return (
-        not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # first, for sizes are tensors then
+        not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # checked first, because sizes are tensors while tracing
         and tensor.device.type == "cpu"
         and tensor.dtype is torch.float32
         and tensor.dim() > 1
@@ -114,7 +114,7 @@ def _is_fit(tensor: Tensor) -> bool:
 
 
 def _activation_after(layer: nn.Module, follower: nn.Module) -> str | None:
-    """OneDNN's name for what follows a dense layer, if both may be computed at once."""
+    """Return oneDNN's name of the activation after a dense layer; `None` if the two cannot be fused."""
     if type(layer) is not nn.Linear or _has_hooks(layer) or _has_hooks(follower):
         return None
     return _ACTIVATIONS.get(type(follower))

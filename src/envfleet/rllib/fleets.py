@@ -1,4 +1,4 @@
-"""From what RLlib asks for to the fleet that runs it."""
+"""Creation of fleets for RLlib, from names, ids and callables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 
-NUM_ENVS = "num_envs"  # what RLlib puts among an environment's settings to ask for a vector environment
+NUM_ENVS = "num_envs"  # RLlib adds it to an environment's settings to request a vector environment
 
 _NEXT_STEP, _SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 
@@ -24,17 +24,18 @@ MakeFleet = Callable[..., Fleet]
 
 
 class FleetCreator:
-    """Makes fleets, or single environments, as RLlib asks for them; `register_fleet` registers one.
+    """Callable that makes fleets or single environments for RLlib; `register_fleet` registers one.
 
-    With `gym_env_vectorize_mode="vector_entry_point"` RLlib asks for all sub-environments of an EnvRunner at once and
-    gets a fleet of next-step autoreset, which is what its own EnvRunners expect. In its other modes it asks for one
-    environment at a time and gets Gymnasium's.
+    With `gym_env_vectorize_mode="vector_entry_point"` RLlib requests all sub-environments of an EnvRunner at once and
+    gets a fleet with next-step autoreset, as its own EnvRunners expect. In its other modes it requests single
+    environments and gets Gymnasium's.
 
     Args:
-        env: What `make` takes; for `envfleet.make` a Gymnasium id, an `EnvSpec` or a callable.
-        make: Called as `make(env, num_envs, autoreset_mode=…, **options)`; returns a fleet. That of a service is made
-            by `functools.partial(envfleet.connect, url)`, one of another library by a function that adopts it.
-        **options: For `make`; RLlib's `env_config` is added to them.
+        env: First argument of `make`; for `envfleet.make` a Gymnasium id, an `EnvSpec` or a callable.
+        make: Function that returns a fleet, called as `make(env, num_envs, autoreset_mode=…, **options)`. For a service
+            it is `functools.partial(envfleet.connect, url)`, for another library a function that adopts its vector
+            environment.
+        **options: Options of `make`; RLlib's `env_config` is added to them.
 
     Examples:
         >>> creator = FleetCreator("CartPole-v1", backend="serial")
@@ -50,10 +51,10 @@ class FleetCreator:
         self.env, self.make, self.options = env, make, options
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
-        """Make what RLlib asks for.
+        """Make a fleet or an environment.
 
         Args:
-            context: RLlib's `EnvContext`; has `num_envs` where a vector environment is wanted.
+            context: RLlib's `EnvContext`; it has `num_envs` if RLlib requests a vector environment.
         """
         settings = dict(context)
         if NUM_ENVS in settings:
@@ -61,7 +62,7 @@ class FleetCreator:
             return _checked(self.make_fleet(num_envs, _NEXT_STEP, **settings), num_envs, _NEXT_STEP)
         if self.make is not envfleet.make:
             raise InvalidArgument(
-                f"RLlib asked for a single {self.env!r}, which only envfleet.make's fleets have: set "
+                f"RLlib requested a single {self.env!r}, which only envfleet.make can make: set "
                 'config.env_runners(gym_env_vectorize_mode="vector_entry_point")'
             )
         if callable(self.env):
@@ -72,19 +73,19 @@ class FleetCreator:
         """Make a fleet.
 
         Args:
-            num_envs: How many sub-environments.
-            autoreset_mode: When they are reset.
-            **options: Added to those of this creator, which they override.
+            num_envs: Number of sub-environments.
+            autoreset_mode: Autoreset mode.
+            **options: Options that override those of this creator.
         """
         merged: dict[str, Any] = {**self.options, **options, "autoreset_mode": autoreset_mode}
         return self.make(self.env, num_envs, **merged)
 
 
 def refuse_num_envs(options: Mapping[str, Any]) -> None:
-    """Check that options of a fleet leave its size to RLlib.
+    """Check that the options of a fleet leave its size to RLlib.
 
     Raises:
-        InvalidArgument: They do not.
+        InvalidArgument: `options` has `num_envs`.
     """
     if NUM_ENVS in options:
         raise InvalidArgument(
@@ -96,16 +97,16 @@ def refuse_num_envs(options: Mapping[str, Any]) -> None:
 def register_fleet(
     name: str, env: str | EnvSpec | Callable[..., Any], make: MakeFleet = envfleet.make, **options: Any
 ) -> FleetCreator:
-    """Give a fleet a name that RLlib knows on every node: `config.environment(name)`.
+    """Register a fleet with RLlib on every node, for `config.environment(name)`.
 
     Args:
-        name: The name.
-        env: What `make` takes.
-        make: As for `FleetCreator`.
-        **options: For `make`, such as `backend` and `workers`; each EnvRunner has a fleet of its own.
+        name: Name for RLlib.
+        env: First argument of `make`.
+        make: Function that returns a fleet, as for `FleetCreator`.
+        **options: Options of `make`, such as `backend` and `workers`; each EnvRunner makes its own fleet.
 
     Returns:
-        What was registered.
+        The registered creator.
     """
     creator = FleetCreator(env, make, **options)
     register_env(name, creator)
@@ -115,19 +116,18 @@ def register_fleet(
 def make_packed_fleet(env: Any, num_envs: int, context: EnvContext, options: Mapping[str, Any]) -> Fleet:
     """Make the fleet of a packed EnvRunner.
 
-    It resets on the same step where that can be chosen, so that no row is a reset. Environments become a fleet, and a
+    It has same-step autoreset where that can be chosen, so that no row is a mere reset. Environments become a fleet; a
     vector environment is adopted as it is.
 
     Args:
-        env: What `config.environment` was given: a name of `register_fleet` or `ray.tune.register_env`, a Gymnasium
-            id, or a callable that takes an `EnvContext`.
-        num_envs: How many sub-environments.
+        env: Argument of `config.environment`: a name of `register_fleet` or `ray.tune.register_env`, a Gymnasium id, or
+            a callable that takes an `EnvContext`.
+        num_envs: Number of sub-environments.
         context: Settings of the environment.
-        options: Of `envfleet.make`.
+        options: Options of `envfleet.make`.
 
     Raises:
-        InvalidArgument: There is no environment, or it is a vector environment of another size or one that resets
-            nothing by itself.
+        InvalidArgument: `env` is not one of these, or is a vector environment of another size or without autoreset.
     """
     if isinstance(env, str):
         env = (
@@ -159,5 +159,5 @@ def _checked(fleet: Fleet, num_envs: int, *modes: AutoresetMode) -> Fleet:
     raise InvalidArgument(
         f"a vector environment of {fleet.num_envs} sub-environments with autoreset {fleet.autoreset_mode.name} and "
         f"arrays on {fleet.device!r}, expected {num_envs} sub-environments (the setting 'num_envs'), autoreset "
-        f"{' or '.join(mode.name for mode in modes)}, and arrays on 'cpu': make it so"
+        f"{' or '.join(mode.name for mode in modes)}, and arrays on 'cpu': create it with these settings"
     )

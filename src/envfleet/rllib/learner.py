@@ -1,4 +1,4 @@
-"""PPO's learner without the work that changes nothing."""
+"""PPO learner for large minibatches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 
 from envfleet.rllib.dense import fuse_dense_layers
-from envfleet.rllib.passes import memory_as_it_comes
+from envfleet.rllib.passes import uninitialized_memory
 
 _MEANS = (
     POLICY_LOSS_KEY,
@@ -29,26 +29,25 @@ _MEANS = (
 
 
 class PackedPPOLearner(PPOTorchLearner):
-    """RLlib's PPO learner for batches of six figures.
+    """RLlib's PPO learner for batches of 100,000 samples and more.
 
-    A minibatch larger than `rows_per_pass` goes through the network in parts, whose gradients add up to that of the
-    whole: its activations stay in the processor's cache, and the memory for them is that of a part. The update is the
-    same but for rounding. Of the figures it logs, losses, entropy and KL are those of the whole minibatch; the
-    explained variance is the mean of the parts'.
+    A minibatch larger than `rows_per_pass` passes the network in parts, whose gradients are added up: activations stay
+    in the processor's cache and take the memory of one part. The update is the same except for rounding. Logged losses,
+    entropy and KL are those of the whole minibatch; the explained variance is the mean over the parts.
 
-    Dense layers and their activations are computed at once (`FusedSequential`). A batch of one minibatch is not
-    shuffled, which would only change the order of a sum.
+    Dense layers and their activations are fused (`FusedSequential`). A batch of one minibatch is not shuffled, since
+    that would only change the order of a sum.
 
-    A loss of your own (`compute_loss_for_module`) must be a mean over rows, as PPO's is; else set `rows_per_pass=None`.
+    A custom loss (`compute_loss_for_module`) must be a mean over rows, as PPO's is; otherwise set `rows_per_pass=None`.
     """
 
     def build(self) -> None:
-        """Make the module and what belongs to it."""
+        """Make the module and its optimizers."""
         super().build()
         self.module.foreach_module(lambda _, module: fuse_dense_layers(module.unwrapped()))
 
     def update(self, *args: Any, minibatch_size: int | None = None, **kwargs: Any) -> Any:
-        """Learn from rollouts; what is asked for is what RLlib's learners are asked for."""
+        """Learn from rollouts; arguments are those of RLlib's learners."""
         training_data = kwargs.get("training_data")
         episodes = kwargs.get("episodes") if training_data is None else training_data.episodes
         if episodes:
@@ -56,7 +55,7 @@ class PackedPPOLearner(PPOTorchLearner):
             if minibatch_size is None or minibatch_size >= num_samples:
                 minibatch_size = num_samples
                 kwargs["shuffle_batch_per_epoch"] = False
-        with memory_as_it_comes():
+        with uninitialized_memory():
             return super().update(*args, minibatch_size=minibatch_size, **kwargs)
 
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> Any:

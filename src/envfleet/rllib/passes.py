@@ -1,4 +1,4 @@
-"""Many rows through a network, some at a time."""
+"""Forward passes of large batches in parts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import tree
 
 
 def in_parts(forward: Callable[[Any], Any], batch: Any, rows_per_pass: int | None) -> Any:
-    """Put a batch through a network in parts, whose activations stay in the processor's cache.
+    """Pass a batch through a network in parts, so that activations stay in the processor's cache.
 
     Args:
-        forward: Takes a batch, returns tensors with as many rows.
-        batch: Tensors of one length, nested.
-        rows_per_pass: Of a part; `None` for all.
+        forward: Function of a batch that returns tensors with the same number of rows.
+        batch: Nested tensors of one length.
+        rows_per_pass: Rows of a part; `None` passes the whole batch.
 
     Returns:
-        What `forward` returns of the whole batch.
+        Result of `forward` for the whole batch.
     """
     count = len(tree.flatten(batch)[0])
-    with memory_as_it_comes():
+    with uninitialized_memory():
         if rows_per_pass is None or count <= rows_per_pass:
             return forward(batch)
         parts = [
@@ -33,11 +33,11 @@ def in_parts(forward: Callable[[Any], Any], batch: Any, rows_per_pass: int | Non
 
 
 @contextlib.contextmanager
-def memory_as_it_comes() -> Iterator[None]:
-    """Have PyTorch compute into memory without filling it first.
+def uninitialized_memory() -> Iterator[None]:
+    """Turn off PyTorch's filling of new tensors in a block; deterministic algorithms stay on.
 
-    With a seed RLlib asks PyTorch for deterministic algorithms, which then also fills what it is about to write: a
-    tenth of a pass, and of use only to programs that read memory before writing it. Deterministic algorithms stay.
+    With a seed, RLlib turns on deterministic algorithms, which also fill every new tensor. That takes a tenth of a pass
+    and only matters to programs that read memory before writing it.
     """
     settings: Any = torch.utils.deterministic
     before, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False

@@ -1,4 +1,4 @@
-"""Calling connector pieces step by step, without RLlib's bookkeeping for each call."""
+"""Calls of connector pieces, without RLlib's bookkeeping for each call."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Key = tuple[str, ...]
 
 
 class PieceTimes:
-    """Adds up the seconds of what is done in every step, to log their means once.
+    """Durations of the parts of a step, added up and logged as means.
 
-    RLlib's pipelines enter the time of every piece into the metrics of every call, which for a step of a thousand
-    sub-environments takes as long as what the pieces do. Here times add up until `log`, under RLlib's names.
+    RLlib's pipelines log the duration of every piece in every call, which for a step of 1,000 sub-environments takes as
+    long as the pieces themselves. Here durations are added up until `log`, under RLlib's names.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class PieceTimes:
 
     @contextlib.contextmanager
     def measuring(self, key: Key) -> Iterator[None]:
-        """Count the duration of a block.
+        """Add the duration of a block.
 
         Args:
-            key: What takes it, as RLlib's metrics name it.
+            key: Name of the duration among RLlib's metrics.
         """
         start_s = time.perf_counter()
         yield
@@ -40,13 +40,13 @@ class PieceTimes:
         entry[1] += 1
 
     def run(self, pipeline: ConnectorPipelineV2, prefix: str, batch: dict[str, Any], **context: Any) -> dict[str, Any]:
-        """Put a batch through the pieces of a pipeline, called in turn as the pipeline itself would.
+        """Pass a batch through the pieces of a pipeline, as the pipeline itself would.
 
         Args:
-            pipeline: The pipeline.
-            prefix: Of its times among the metrics.
-            batch: The batch.
-            **context: What RLlib gives every piece.
+            pipeline: Pipeline of connector pieces.
+            prefix: Prefix of its durations among the metrics.
+            batch: Batch of all sub-environments.
+            **context: Further arguments that RLlib passes to every piece.
 
         Raises:
             ValueError: A piece returned something else than a batch.
@@ -65,7 +65,7 @@ class PieceTimes:
     def log(self, metrics: MetricsLogger) -> None:
         """Log the mean of every key since the last call."""
         for key, (seconds, count) in self._sums.items():
-            # Of the kind that RLlib's are, so that its checkpoints go on here, and these there.
+            # The same kind of metric as RLlib's, so that checkpoints can be exchanged with its own EnvRunner.
             metrics.log_value(key, seconds / count, reduce="ema", ema_coeff=1.0)
         self._sums = {}
 

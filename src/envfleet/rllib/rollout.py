@@ -1,4 +1,4 @@
-"""Rollouts, which a packed EnvRunner hands to the Learners in place of episodes: T steps of N sub-environments."""
+"""Rollouts that a packed EnvRunner passes to the Learners instead of episodes: T steps of N sub-environments."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _OF_EVERY_STEP = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINA
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedRollout:
-    """T steps of N sub-environments, in the place where RLlib expects an episode.
+    """T steps of N sub-environments, with the interface that RLlib expects of an episode.
 
-    To RLlib it has a length, counts steps, and can be cut for several Learners. It is cut between sub-environments, or
-    within one by masking: either part keeps the whole trajectory, so that advantages do not depend on the cut.
+    It has a length, counts steps, and can be sliced for several Learners. A slice ends between sub-environments, or
+    within one by masking: both parts then keep its whole trajectory, so that advantages do not depend on the slice.
 
     Attributes:
-        columns: Arrays `(T, N, …)` under RLlib's names: `obs` (what the module saw) and `actions` (what it chose),
-            nested as their spaces are, `rewards` (float32), `terminateds` and `truncateds` (bool), and what else came
-            out of module and connectors, such as `action_logp`.
-        valid: Steps that may be learned from, bool `(T, N)`.
+        columns: Arrays `(T, N, …)` under RLlib's names: `obs` (input of the module) and `actions` (its output), nested
+            as their spaces are, `rewards` (float32), `terminateds` and `truncateds` (bool), and further outputs of
+            module and connectors, such as `action_logp`.
+        valid: Steps that are samples to train on, bool `(T, N)`.
         last_observations: Observations after the last step, `(N, …)`.
-        cut_steps: The steps of truncations whose last observation the environment hides, int64 `(K,)`.
-        cut_rows: Their sub-environments, int64 `(K,)`.
-        final_observations: Those last observations, `(K, …)`.
+        cut_steps: Steps of truncations whose last observation is not in `columns` (`SAME_STEP`), int64 `(K,)`.
+        cut_rows: Sub-environments of these truncations, int64 `(K,)`.
+        final_observations: Last observations of these episodes, `(K, …)`.
     """
 
     columns: dict[str, Any]
@@ -45,11 +45,11 @@ class PackedRollout:
         return int(np.count_nonzero(self.valid))
 
     def env_steps(self) -> int:
-        """Samples."""
+        """Return the number of samples."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """Samples; there is one agent."""
+        """Return the number of samples; there is one agent."""
         return len(self)
 
     @property
@@ -62,11 +62,11 @@ class PackedRollout:
         return self.slice(samples)
 
     def slice(self, samples: slice, *, len_lookback_buffer: int | None = None) -> PackedRollout:
-        """Take some samples, counted along one sub-environment after the other.
+        """Return some of the samples, counted along one sub-environment after the other.
 
         Args:
-            samples: Which, with step 1.
-            len_lookback_buffer: RLlib's; nothing looks back.
+            samples: Range of samples, with step 1.
+            len_lookback_buffer: Ignored; an argument of RLlib's episodes.
         """
         num_steps, num_envs = self.shape
         chosen = np.flatnonzero(self.valid.T)[samples]  # (T, N) -> (N * T,)
@@ -84,24 +84,24 @@ class PackedRollout:
         )
 
     def to_episodes(self, observation_space: Space[Any], action_space: Space[Any]) -> list[SingleAgentEpisode]:
-        """Convert to RLlib's episodes, exactly and slowly: to look at, and to compare with.
+        """Convert to RLlib's episodes, exactly but slowly: for inspection and comparison.
 
-        The last observation of an episode that terminated is not kept; the one before takes its place.
+        The last observation of a terminated episode is not recorded; the one before is repeated.
 
         Args:
-            observation_space: What the module sees of one sub-environment.
-            action_space: Of one sub-environment.
+            observation_space: Space of the module's observations of one sub-environment.
+            action_space: Space of one sub-environment's actions.
         """
         observations, actions, rewards, terminated, truncated = (self.columns[name] for name in _OF_EVERY_STEP)
         extras = {name: column for name, column in self.columns.items() if name not in _OF_EVERY_STEP}
 
         def following(column: NDArray[Any], last: NDArray[Any], finals: NDArray[Any]) -> NDArray[Any]:
-            found = np.concatenate([column[1:], last[None]])
-            found[terminated] = column[terminated]
-            found[self.cut_steps, self.cut_rows] = finals
-            return found
+            shifted = np.concatenate([column[1:], last[None]])
+            shifted[terminated] = column[terminated]
+            shifted[self.cut_steps, self.cut_rows] = finals
+            return shifted
 
-        led_to = tree.map_structure(following, observations, self.last_observations, self.final_observations)
+        next_observations = tree.map_structure(following, observations, self.last_observations, self.final_observations)
         episodes = []
         for row in range(self.shape[1]):
             episode: SingleAgentEpisode | None = None
@@ -111,7 +111,7 @@ class PackedRollout:
                     episode.add_env_reset(_item(observations, place))
                     episodes.append(episode)
                 episode.add_env_step(
-                    observation=_item(led_to, place),
+                    observation=_item(next_observations, place),
                     action=_item(actions, place),
                     reward=float(rewards[place]),
                     terminated=bool(terminated[place]),

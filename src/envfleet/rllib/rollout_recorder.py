@@ -1,4 +1,4 @@
-"""Writes a packed rollout step by step."""
+"""Recording of packed rollouts step by step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from envfleet.rllib.rollout import PackedRollout
 
 
 class RolloutRecorder:
-    """Collects the steps of N sub-environments in arrays that are made at the first step and grow when they must.
+    """Recorder of steps of N sub-environments, in arrays that are made at the first step and grow if needed.
 
     Args:
-        expected_steps: T, if that is known.
+        expected_steps: Expected T; capacity of the first arrays.
     """
 
     def __init__(self, expected_steps: int) -> None:
@@ -25,10 +25,10 @@ class RolloutRecorder:
         self.num_steps = self.num_samples = 0
 
     def begin(self, columns: dict[str, Any]) -> None:
-        """Write what a step begins with, before the environments write to the same arrays again.
+        """Write the inputs of a step, before the environments overwrite these arrays.
 
         Args:
-            columns: Arrays `(N, …)`, nested or not, the same names in each step.
+            columns: Arrays `(N, …)`, nested or not, with the same names in each step.
         """
         if self.num_steps == self._capacity:
             self._capacity *= 2
@@ -36,11 +36,11 @@ class RolloutRecorder:
         self._put(columns)
 
     def end(self, valid: NDArray[np.bool_], columns: dict[str, Any]) -> None:
-        """Write what came of the step that was begun.
+        """Write the results of the step that was begun.
 
         Args:
-            valid: Which rows are samples, bool `(N,)`.
-            columns: As for `begin`.
+            valid: Rows that are samples, bool `(N,)`.
+            columns: Arrays, as in `begin`.
         """
         self._put({"valid": valid, **columns})
         self.num_steps += 1
@@ -50,23 +50,23 @@ class RolloutRecorder:
         for name, column in columns.items():
             if name not in self._columns:
                 self._columns[name] = tree.map_structure(self._room, column)
-            if isinstance(column, np.ndarray):  # most are, and walking a tree takes longer than writing them
+            if isinstance(column, np.ndarray):  # the common case: traversing a tree takes longer than writing
                 self._columns[name][self.num_steps] = column
             else:
                 tree.map_structure(self._write, self._columns[name], column)
 
     def add_finals(self, rows: NDArray[np.int64], observations: Any) -> None:
-        """Write the hidden last observations of episodes that the step just written truncated.
+        """Write the hidden last observations of episodes that were truncated in the last written step.
 
         Args:
-            rows: Their sub-environments, `(K,)`.
-            observations: `(K, …)`.
+            rows: Sub-environments of these episodes, `(K,)`.
+            observations: Last observations, `(K, …)`.
         """
         steps = np.full(len(rows), self.num_steps - 1)
         self._finals.append((steps, rows, tree.map_structure(np.array, observations)))
 
     def finish(self, last_observations: Any) -> PackedRollout:
-        """Hand over what was written.
+        """Return the rollout that was written.
 
         Args:
             last_observations: After the last step, `(N, …)`.

@@ -1,4 +1,17 @@
-"""The EnvRunner of packed vectorization: N sub-environments, one bookkeeping."""
+"""EnvRunner of packed vectorization: whole batches through connectors and module, no object per sub-environment.
+
+Problem. RLlib's own EnvRunner keeps a `SingleAgentEpisode` per sub-environment and calls each connector piece with a
+loop over them. With 1,000 sub-environments a step takes most of its time there, not in environments or networks.
+
+What does not work. Leaving out RLlib's runner altogether loses evaluation, metrics, checkpoints and fault tolerance,
+which all go through it. Giving connector pieces an empty list of episodes makes them return empty batches.
+
+Solution. A subclass that overrides sampling. Pieces get `batch["obs"]` of all sub-environments and one placeholder
+episode, which raises an error that says what to do. Steps are recorded in arrays `(T, N, …)`. Returns, lengths, resets
+and hidden last observations are read from the fleet's engine.
+
+What remains. It depends on names inside of RLlib, so each release of Ray has to be tested. See ADR 14.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +51,12 @@ from envfleet.rllib.rollout_recorder import RolloutRecorder
 
 
 class _NoEpisode(SingleAgentEpisode):
-    """Stands where connector pieces expect episodes, and says why there are none."""
+    """Placeholder for the episodes that connector pieces expect; every use raises an error."""
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise InvalidArgument(
-            "a connector piece asked for an episode, but packed sub-environments have none: write it for the batch "
-            "(batch['obs'] has all sub-environments), use envfleet.rllib.FlattenObservations in place of RLlib's, or "
+            "a connector piece accessed an episode, but packed sub-environments have none: write it for the batch "
+            "(batch['obs'] has all sub-environments), use envfleet.rllib.FlattenObservations instead of RLlib's, or "
             "train with vec (envfleet.rllib.register_fleet and RLlib's own PPOConfig)"
         )
 
@@ -52,11 +65,11 @@ class _NoEpisode(SingleAgentEpisode):
 
 
 class PackedEnvRunner(SingleAgentEnvRunner):
-    """Samples whole rollouts of a fleet; no object per sub-environment, no connector per episode.
+    """EnvRunner that samples rollouts of a fleet.
 
-    Sub-environment *i* of EnvRunner *w* starts from a seed of its own. `sample(num_episodes=k)`, which evaluation uses,
-    plays `k` whole episodes, the same number in each sub-environment or one more in the first, and so prefers no short
-    ones.
+    Every sub-environment of every EnvRunner starts from a different seed. `sample(num_episodes=k)`, which evaluation
+    uses, plays `k` whole episodes: the same number in each sub-environment, or one more in the first ones. Short
+    episodes are therefore not preferred.
     """
 
     env: Any
@@ -68,7 +81,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         self._finished: deque[tuple[int, float, float]] = deque(maxlen=max(window, 1))  # length, return, seconds
 
     def make_env(self) -> None:
-        """Make the fleet, and close an earlier one."""
+        """Make the fleet; an earlier one is closed."""
         if self.env is not None:
             self.env.close()
         context = EnvContext(self.config.env_config, self.worker_index, num_workers=self.num_workers)
@@ -91,23 +104,23 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         """Make the module.
 
         Raises:
-            InvalidArgument: It is stateful.
+            InvalidArgument: The module is stateful.
         """
         super().make_module()
         if self.module is not None and self.module.is_stateful():
             raise InvalidArgument(
-                f"{type(self.module).__name__} is stateful, and packed rollouts are learned from as single rows, not "
+                f"{type(self.module).__name__} is stateful, but packed rollouts are trained on as single rows, not "
                 "as sequences: use a module without state, or train with vec (envfleet.rllib.register_fleet and "
                 "RLlib's own PPOConfig)"
             )
         if self.module is not None:
             fuse_dense_layers(self.module.unwrapped())
-            self.module.eval()  # for good: it only acts
+            self.module.eval()  # never set back: this copy only acts
 
     def get_metrics(self) -> Any:
-        """Return RLlib's metrics; returns and lengths are those of single sub-environments.
+        """Return RLlib's metrics, with returns and lengths of single sub-environments.
 
-        Of the episodes that ended since the last call, those are logged that RLlib's window has room for.
+        Only the last episodes since the previous call are logged: as many as RLlib's smoothing window holds.
         """
         for length, episode_return, duration_s in self._finished:
             self._log_episode_metrics(length, episode_return, duration_s)
@@ -130,11 +143,11 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         expected = 256 if num_timesteps is None else -(-num_timesteps // self.num_envs)
         recorder, num_ended = RolloutRecorder(expected), 0
         most_samples = math.inf if num_timesteps is None else num_timesteps
-        quotas = np.full(self.num_envs, sys.maxsize)  # episodes wanted of each sub-environment
+        quotas = np.full(self.num_envs, sys.maxsize)  # episodes still to play in each sub-environment
         if num_episodes is not None:
             quotas[:] = num_episodes // self.num_envs
             quotas[: num_episodes % self.num_envs] += 1
-        self._needs_initial_reset = True  # if a step fails
+        self._needs_initial_reset = True  # stays so if a step fails
         while recorder.num_samples < most_samples and quotas.any():
             num_ended += self._step(recorder, quotas, explore, random_actions)
         self._needs_initial_reset = num_episodes is not None
@@ -144,7 +157,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         return [recorder.finish(self._seen)] if recorder.num_steps else []
 
     def _reset(self, explore: bool) -> None:
-        # What connector pieces get beside a batch.
+        # Passed to connector pieces next to a batch.
         self._context = {
             "rl_module": self.module,
             "episodes": [_NoEpisode()],
@@ -152,7 +165,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             "metrics": self.metrics,
         }
         seed = None
-        if self._needs_initial_reset and self._seed is not None:  # RLlib's seeds of EnvRunners are neighbours
+        if self._needs_initial_reset and self._seed is not None:  # RLlib's seeds of EnvRunners are consecutive
             seed = self._seed + (self.worker_index or 0) * (self.num_envs - 1)
         with self._times.measuring((ENV_RESET_TIMER,)):
             observations, _ = self.env.reset(seed=seed)
@@ -160,7 +173,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         self._see(observations, explore)
 
     def _see(self, observations: Any, explore: bool) -> None:
-        """Keep observations for the next action, as the module sees them."""
+        """Store observations for the next action, as the module sees them."""
         self._cached_to_module = self._to_module(observations, explore)
         self._seen = _to_numpy(self._cached_to_module[Columns.OBS])
 
@@ -180,13 +193,13 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         return self._times.run(pipeline, MODULE_TO_ENV_CONNECTOR, outputs, explore=explore, **self._context)
 
     def _step(self, recorder: RolloutRecorder, quotas: NDArray[np.int64], explore: bool, random_actions: bool) -> int:
-        """Step once and record it; returns how many of the episodes that are wanted ended."""
+        """Step once and record it; return the number of wanted episodes that ended."""
         if random_actions:
             actions = self.env.action_space.sample()
             outputs = {Columns.ACTIONS: actions}
         else:
             outputs = self._act(recorder.num_samples, explore)
-            actions = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])  # a piece of yours may have others
+            actions = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])  # a custom piece may set others
             if self.config.normalize_actions or self.config.clip_actions:  # as in RLlib, which overwrites them then
                 actions = actions_for_env(outputs[Columns.ACTIONS], self.env.single_action_space, self.config)
         recorder.begin({Columns.OBS: self._seen, **outputs})
@@ -203,7 +216,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         return self._count(is_sample, quotas) if (terminated | truncated).any() else 0
 
     def _count(self, is_sample: NDArray[np.bool_], quotas: NDArray[np.int64]) -> int:
-        """Keep return and length of the wanted episodes that ended in the last step; return their number."""
+        """Store return and length of the wanted episodes that ended in the last step; return their number."""
         ended = self.env.engine.ended_episodes()
         wanted = is_sample[ended.rows]
         quotas[ended.rows] -= wanted
@@ -213,7 +226,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
 
 
 def _forward(module: Any, name: str) -> Any:
-    """Return the pass of that name, without setting the mode of every part first, which is set already."""
+    """Return the forward method of that name, without RLlib's call of `eval()` or `train()` on every submodule."""
     is_rllibs = getattr(type(module), name, None) is getattr(TorchRLModule, name)
     return getattr(module, f"_{name}" if is_rllibs else name)
 
