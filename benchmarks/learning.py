@@ -366,10 +366,10 @@ def _train_masked(env: type[Kernel], transitions: int, seed: int) -> Trained:
         collector = Collector(fleet, 32, seed=seed)
         games, total, wrong = 0, 0.0, 0
         while agent.num_transitions < transitions:
-            slab = collector.collect(agent)
-            agent.update(slab)
+            rollout = collector.collect(agent)
+            agent.update(rollout)
             if agent.num_transitions > 0.8 * transitions:
-                games += int(slab.terminated.sum())
-                total += float(slab.rewards.sum())
-                wrong += int((slab.rewards[slab.terminated] == -1).sum())
+                games += int(rollout.terminated.sum())
+                total += float(rollout.rewards.sum())
+                wrong += int((rollout.rewards[rollout.terminated] == -1).sum())
     return Trained(total / games, notes={"% of games that end with a forbidden action": 100 * wrong / games})

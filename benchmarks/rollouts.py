@@ -191,9 +191,9 @@ class _Agent:
         self.train()  # compiles
 
     def train(self) -> int:
-        slab = self._collector.collect(self._agent)
-        self._agent.update(slab)
-        return len(slab.ended_steps)
+        rollout = self._collector.collect(self._agent)
+        self._agent.update(rollout)
+        return len(rollout.episodes.steps)
 
 
 class _Tutorial:

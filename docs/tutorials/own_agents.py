@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents import NetworkConfig, Slab, SlabAgent, network_of
+from envfleet.agents import NetworkConfig, Rollout, RolloutAgent, network_of
 from envfleet.training.events import Evaluated, Event, Observer
 
 
@@ -25,7 +25,7 @@ class ReinforceConfig(NetworkConfig):
     learning_rate: float = 1e-2
 
 
-class Reinforce(SlabAgent[ReinforceConfig]):
+class Reinforce(RolloutAgent[ReinforceConfig]):
     """Makes actions likelier that were followed by more reward than usual (Williams 1992)."""
 
     config_class = ReinforceConfig
@@ -43,16 +43,16 @@ class Reinforce(SlabAgent[ReinforceConfig]):
             return chances.argmax(dim=1).cpu().numpy()
         return torch.multinomial(chances, 1, generator=self.random.torch).squeeze(1).cpu().numpy()
 
-    def update(self, slab: Slab) -> dict[str, float]:
+    def update(self, rollout: Rollout) -> dict[str, float]:
         """Take one step up the policy gradient."""
-        returns, total = np.zeros_like(slab.rewards), np.zeros(slab.rewards.shape[1])
-        for step in reversed(range(len(returns))):  # rewards after the end of the slab are left out
-            total *= self.config.gamma * ~(slab.terminated[step] | slab.truncated[step])
-            returns[step] = total = slab.rewards[step] + total
-        valid = np.flatnonzero(~slab.is_reset)
-        observations = self.pack(slab.observations)
+        returns, total = np.zeros_like(rollout.rewards), np.zeros(rollout.rewards.shape[1])
+        for step in reversed(range(len(returns))):  # rewards after the end of the rollout are left out
+            total *= self.config.gamma * ~(rollout.terminated[step] | rollout.truncated[step])
+            returns[step] = total = rollout.rewards[step] + total
+        valid = np.flatnonzero(~rollout.is_reset)
+        observations = self.pack(rollout.observations)
         inputs = self._inputs(observations.reshape(-1, *observations.shape[2:])[valid])
-        actions = torch.from_numpy(slab.actions.reshape(-1)[valid]).to(self.device)
+        actions = torch.from_numpy(rollout.actions.reshape(-1)[valid]).to(self.device)
         gains = torch.from_numpy(returns.reshape(-1)[valid]).float().to(self.device)
         gains = (gains - gains.mean()) / (gains.std() + 1e-8)
         loss = (nn.functional.cross_entropy(self._network(inputs), actions, reduction="none") * gains).mean()

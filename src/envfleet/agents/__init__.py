@@ -8,7 +8,7 @@ except ImportError as error:
     raise MissingDependency("agents need torch, which is not installed: pip install 'envfleet[train]'") from error
 
 from envfleet.agents.actions import ActionTable
-from envfleet.agents.agent import Agent, SlabAgent
+from envfleet.agents.agent import Agent, RolloutAgent
 from envfleet.agents.dddqn import DDDQN, DDDQNConfig
 from envfleet.agents.export import export_policy
 from envfleet.agents.hyperparameters import NetworkConfig, OffPolicyConfig
@@ -18,10 +18,11 @@ from envfleet.agents.off_policy import ContinuousAgent, OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
 from envfleet.agents.randomness import ColoredNoise
 from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
+from envfleet.agents.rollouts import Collector, RolloutRecorder
 from envfleet.agents.sac import SAC, SACConfig
-from envfleet.agents.slabs import Collector, Slab, SlabWriter
 from envfleet.agents.td3 import TD3, TD3Config
 from envfleet.agents.transitions import Transitions, TransitionWriter
+from envfleet.fleet.rollout import Rollout
 
 __all__ = [
     "DDDQN",
@@ -41,10 +42,10 @@ __all__ = [
     "PPOConfig",
     "Priorities",
     "ReplayBuffer",
+    "Rollout",
+    "RolloutAgent",
+    "RolloutRecorder",
     "SACConfig",
-    "Slab",
-    "SlabAgent",
-    "SlabWriter",
     "TD3Config",
     "TransitionWriter",
     "Transitions",

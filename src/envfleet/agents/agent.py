@@ -24,7 +24,7 @@ from envfleet.native import blas, compiling
 from envfleet.registry import AGENTS, resolve
 
 if TYPE_CHECKING:
-    from envfleet.agents.slabs import Slab
+    from envfleet.fleet.rollout import Rollout
     from envfleet.kernels.rollouts.policies import MLP
 
 Contents = Literal["weights", "learner", "all"]
@@ -154,7 +154,7 @@ class Agent(abc.ABC, Generic[Config]):
             return self._act(self._inputs(array), deterministic, rows)
 
     def pack(self, observations: Any) -> NDArray[Any]:
-        """Return observations, with any leading dimensions, as one array: what replay buffers and slabs hold.
+        """Return observations, with any leading dimensions, as one array: what replay buffers and rollouts hold.
 
         Arrays stay as they are; observations of a Dict or Tuple space become rows of bytes.
         """
@@ -276,15 +276,15 @@ class Agent(abc.ABC, Generic[Config]):
         )
 
 
-class SlabAgent(Agent[Config]):
-    """An agent that learns from slabs of what it just did, and forgets them."""
+class RolloutAgent(Agent[Config]):
+    """An agent that learns from rollouts of what it just did, and forgets them."""
 
     @abc.abstractmethod
-    def update(self, slab: Slab) -> dict[str, float]:
-        """Learn from a slab that this policy just played.
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Learn from a rollout that this policy just played.
 
         Args:
-            slab: T steps of N sub-environments.
+            rollout: T steps of N sub-environments.
 
         Returns:
             Losses and other figures by name; nothing if all steps were resets.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from envfleet.agents import saving
-from envfleet.agents.agent import Agent, SlabAgent
+from envfleet.agents.agent import Agent, RolloutAgent
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.errors import InvalidArgument
 from envfleet.registry import AGENTS, find_own, resolve
@@ -27,10 +27,10 @@ def find_agent(kind: str, place: str) -> type[Agent[Any]]:
         InvalidArgument: There is no such class, or it is no agent that can be trained.
     """
     found = resolve(AGENTS[kind]) if kind in AGENTS else find_own(kind, place)
-    if not isinstance(found, type) or not issubclass(found, (OffPolicyAgent, SlabAgent)):
+    if not isinstance(found, type) or not issubclass(found, (OffPolicyAgent, RolloutAgent)):
         raise InvalidArgument(
             f"{place} is {kind!r}, which is no class of agents: derive it from envfleet.agents.OffPolicyAgent, which "
-            "learns from a replay buffer, or from SlabAgent, which learns from slabs"
+            "learns from a replay buffer, or from RolloutAgent, which learns from rollouts"
         )
     if missing := sorted(found.__abstractmethods__):
         raise InvalidArgument(f"{place} is {kind!r}, which lacks the method {missing[0]}: write it")

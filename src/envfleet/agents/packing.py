@@ -81,7 +81,7 @@ class Packing:
     """One array per observation, whatever the space.
 
     Observations that are arrays stay as they are. Those of `Dict` and `Tuple` spaces become rows of bytes, which hold
-    uint8 and bool as they are and all else as float32, so that replay buffers and slabs know nothing of their parts.
+    uint8 and bool as they are and all else as float32, so that replay buffers and rollouts know nothing of their parts.
 
     Args:
         space: Of one observation: Box, Discrete, MultiBinary or MultiDiscrete, or a Dict or Tuple of them.

@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from envfleet.agents import compiled
 from envfleet.agents.actions import MOST, CategoricalPolicy, SquashedPolicy
-from envfleet.agents.agent import SlabAgent
+from envfleet.agents.agent import RolloutAgent
 from envfleet.agents.compiled import F32, AdamStep, Workspace
 from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, NotNegative, Positive, Share
 from envfleet.agents.means import Means
 from envfleet.agents.networks import ActorCritic, check_moments
-from envfleet.agents.slabs import Slab
-from envfleet.fleet.rollout import generalised_advantages
+from envfleet.fleet.rollout import Rollout, generalised_advantages
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.native.blas import one_blas_thread
 
@@ -40,12 +39,12 @@ class PPOConfig(NetworkConfig):
         gamma: Discount per step.
         gae_lambda: 0 trusts the critic's values alone, 1 the rewards alone.
         clip: How far the chance of an action may move from 1 times its old chance before it stops to pay.
-        num_epochs: Times a slab is gone through.
+        num_epochs: Times a rollout is gone through.
         num_minibatches: Parts it is cut into each time, an update each.
         value_weight: Of the critic's loss.
         entropy_weight: Of the entropy bonus; for continuous actions the entropy before the tanh.
         max_grad_norm: Gradients longer than this are shortened; `None` never.
-        target_kl: A slab is left early once the policy has moved this far (an estimate of the mean KL divergence);
+        target_kl: A rollout is left early once the policy has moved this far (an estimate of the mean KL divergence);
             `None` never.
         normalize_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
         normalize_values: Whether the critic learns values with mean 0 and variance 1 of all so far.
@@ -86,8 +85,8 @@ class Lessons(NamedTuple):
     goals: Any
 
 
-class PPO(SlabAgent[PPOConfig]):
-    """Learns from slabs of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
+class PPO(RolloutAgent[PPOConfig]):
+    """Learns from rollouts of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
 
     Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh. Those that the
     part `"action_mask"` of an observation excludes are never taken, and have no chance in what is learned.
@@ -143,24 +142,24 @@ class PPO(SlabAgent[PPOConfig]):
 
     # ------------------------------------------------------------------ learning
 
-    def update(self, slab: Slab) -> dict[str, float]:
-        """Learn from a slab that this policy just played.
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Learn from a rollout that this policy just played.
 
         Args:
-            slab: T steps of N sub-environments.
+            rollout: T steps of N sub-environments.
 
         Returns:
             Losses and other figures by name, means over the updates; nothing if all steps were resets.
         """
-        config, is_valid = self.config, torch.from_numpy(~slab.is_reset.reshape(-1)).to(self.device)
+        config, is_valid = self.config, torch.from_numpy(~rollout.is_reset.reshape(-1)).to(self.device)
         count = int(is_valid.sum())
         if not count:
             return {}
-        observations = self.pack(slab.observations)
+        observations = self.pack(rollout.observations)
         inputs = self._inputs(observations.reshape(-1, *observations.shape[2:]))  # (T, N, …) -> (T * N, …)
         with torch.no_grad():
-            advantages, returns = (column[is_valid] for column in self._judge(slab, inputs))
-            inputs, targets = inputs[is_valid], self._policy.targets(slab.actions[~slab.is_reset]).to(self.device)
+            advantages, returns = (column[is_valid] for column in self._judge(rollout, inputs))
+            inputs, targets = inputs[is_valid], self._policy.targets(rollout.actions[~rollout.is_reset]).to(self.device)
             outputs = self._pass(self._network, 0, inputs)
             old_log_probs, _ = self._policy.log_probs(outputs, self._network.log_std, targets)
         if config.normalize_values:
@@ -173,21 +172,22 @@ class PPO(SlabAgent[PPOConfig]):
         orders = [torch.randperm(count, generator=random, device=self.device) for _ in range(config.num_epochs)]
         learn = self._learn_compiled if self.is_compiled else self._learn_by_torch
         figures = learn(lessons, torch.stack(orders))
-        if config.normalize_observations:  # only now: what played the slab is what was compared with
+        if config.normalize_observations:  # only now: what played the rollout is what was compared with
             self._network.observation_moments.update(inputs)
         self.num_transitions += count
         return figures
 
-    def _judge(self, slab: Slab, inputs: Tensor) -> tuple[Tensor, ...]:
+    def _judge(self, rollout: Rollout, inputs: Tensor) -> tuple[Tensor, ...]:
         """Advantages and returns of all steps, `(T * N,)` each."""
-        values = self._values(inputs).reshape(slab.rewards.shape)
-        next_values = np.concatenate((values[1:], self._values(self._inputs(self.pack(slab.last_observations)))[None]))
-        if len(slab.ended_steps):
-            final_values = self._values(self._inputs(self.pack(slab.final_observations)))
-            next_values[slab.ended_steps, slab.ended_rows] = final_values
+        values = self._values(inputs).reshape(rollout.rewards.shape)
+        last_values, episodes = self._values(self._inputs(self.pack(rollout.last_observations))), rollout.episodes
+        next_values = np.concatenate((values[1:], last_values[None]))
+        if len(episodes):
+            final_values = self._values(self._inputs(self.pack(episodes.observations)))
+            next_values[episodes.steps, episodes.env_indices] = final_values
         found = generalised_advantages(
-            slab.rewards.astype(np.float32), values, next_values, slab.terminated, slab.truncated, slab.is_reset,
-            gamma=self.config.gamma, gae_lambda=self.config.gae_lambda,
+            rollout.rewards.astype(np.float32), values, next_values, rollout.terminated, rollout.truncated,
+            rollout.is_reset, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda,
         )  # fmt: skip
         return tuple(torch.from_numpy(array).to(self.device).flatten() for array in found)
 
@@ -209,7 +209,7 @@ class PPO(SlabAgent[PPOConfig]):
         return (moments(inputs) if moments.count else inputs).numpy()
 
     def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
-        """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
+        """Make all updates of a rollout by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
         means, most, num_parts = Means(), self.config.target_kl, min(self.config.num_minibatches, orders.shape[1])
         for part in (part for order in orders for part in order.tensor_split(num_parts)):
             figures = self._descend_once(Lessons(*(column[part] for column in lessons)))
@@ -257,7 +257,7 @@ class PPO(SlabAgent[PPOConfig]):
         learned = self._optimizer.next_step(layers)
         arguments = (learned, columns, orders.numpy(), num_parts, self._settings, work)
         with one_blas_thread():
-            made, sums = _learn_slab(*arguments)
+            made, sums = _learn_rollout(*arguments)
         self._optimizer.count += made - 1
         self.num_updates += made
         return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
@@ -272,10 +272,10 @@ class _Settings(NamedTuple):
 
 
 @compiled.compiled_without_gil
-def _learn_slab(
+def _learn_rollout(
     learned: AdamStep, lessons: Lessons, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
 ) -> tuple[int, NDArray[np.float64]]:
-    """Make all updates of a slab; return how many, and the sums of their figures."""
+    """Make all updates of a rollout; return how many, and the sums of their figures."""
     values, gradients, means, squares, layers, steps, rate, epsilon, max_norm = learned
     inputs, targets, log_probs, advantages, goals = lessons
     count, made = orders.shape[1], 0

@@ -85,7 +85,7 @@ class Rollout:
     is_reset: NDArray[np.bool_]
     infos: dict[str, NDArray[Any]]
     gather: Callable[[], RolloutEpisodes] = dataclasses.field(repr=False)
-    memory: Any = dataclasses.field(repr=False)
+    memory: Any = dataclasses.field(default=None, repr=False)
     log_probs: NDArray[np.float32] | None = None
     values: NDArray[np.float32] | None = None
     next_values: NDArray[np.float32] | None = None

@@ -105,11 +105,11 @@ def test_excluded_actions_have_no_chance_in_what_is_learned() -> None:
     with envfleet.make("envfleet/MaskedConnectFourOne-v0", 16, **options) as fleet:
         spaces_of = fleet.single_observation_space, fleet.single_action_space
         agent = PPO(*spaces_of, PPOConfig(**SMALL, num_epochs=1, num_minibatches=1), num_envs=16, seed=0)
-        slab = Collector(fleet, 40).collect(agent)
-    numbers = slab.observations["action_mask"].sum(axis=-1)
+        rollout = Collector(fleet, 40).collect(agent)
+    numbers = rollout.observations["action_mask"].sum(axis=-1)
     assert numbers.min() < 7
     # The policy is new, so that all that is allowed is almost equally likely.
-    assert agent.update(slab)["entropy"] == pytest.approx(np.log(numbers).mean(), rel=1e-3)
+    assert agent.update(rollout)["entropy"] == pytest.approx(np.log(numbers).mean(), rel=1e-3)
 
 
 def test_a_mask_of_another_size_is_refused() -> None:

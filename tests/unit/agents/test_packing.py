@@ -20,8 +20,8 @@ from envfleet.agents import (
     TD3,
     DDDQNConfig,
     PPOConfig,
+    Rollout,
     SACConfig,
-    Slab,
     TD3Config,
     Transitions,
     load_agent,
@@ -31,6 +31,7 @@ from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.nested import map_arrays
+from envfleet.fleet.rollout import RolloutEpisodes
 
 ROBOT = spaces.Dict(
     camera=spaces.Box(0, 255, (10, 10, 3), np.uint8),
@@ -80,10 +81,12 @@ def learn(agent: Any, space: spaces.Space[Any]) -> dict[str, float]:
     if isinstance(agent, PPO):
         flags = np.zeros((6, 4), np.bool_)
         none = np.zeros(0, np.int64)
+        episodes = RolloutEpisodes(none, none, np.zeros(0), none, none, steps[0][:0], {})
         return agent.update(
-            Slab(np.stack(steps[:-1]), steps[-1], np.stack(actions[:-1]), rng.random((6, 4)), flags, flags, flags, none,
-                 none, steps[0][:0])
-        )  # fmt: skip
+            Rollout(
+                np.stack(steps), np.stack(actions[:-1]), rng.random((6, 4)), flags, flags, flags, {}, lambda: episodes
+            )
+        )
     for step, action, following in zip(steps, actions, steps[1:], strict=False):
         agent.remember(Transitions(step, action, rng.random(4), nobody, nobody, following, everybody))
     assert agent.is_ready
@@ -115,8 +118,8 @@ def test_packed_observations_are_small_and_stay_packed() -> None:
     assert packing.pack(packed) is packed
     alone = packing.rows(torch.from_numpy(packed[4:5]))
     assert torch.equal(alone, packing.rows(torch.from_numpy(packed))[4:5])
-    slab = packing.pack(map_arrays(drawn(ROBOT, 6), lambda array: np.stack([array, array])))
-    assert np.array_equal(slab[1], packed)
+    rollout = packing.pack(map_arrays(drawn(ROBOT, 6), lambda array: np.stack([array, array])))
+    assert np.array_equal(rollout[1], packed)
     with pytest.raises(InvalidArgument, match=r"type dict lacks a part of Dict\(.*\) \(KeyError: 'gear'\): pass"):
         packing.pack({"camera": np.zeros((10, 10, 3))})
     with pytest.raises(InvalidArgument, match=r"shape \(2,\) at 'camera', expected \(10, 10, 3\) after"):

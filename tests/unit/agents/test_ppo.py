@@ -11,33 +11,34 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from envfleet.agents import PPO, PPOConfig, Slab
+from envfleet.agents import PPO, PPOConfig, Rollout
 from envfleet.agents.actions import SquashedPolicy
 from envfleet.agents.compiled import F32, TANH, _activate
+from envfleet.fleet.rollout import RolloutEpisodes
 from envfleet.native.compiling import compile_function
 
 STEPS, ENVS = 16, 8
 SEEN, PUSH = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
-def a_slab() -> Slab:
+def a_rollout() -> Rollout:
     """Steps of which some end episodes, with rewards that depend on what was seen."""
     rng = np.random.default_rng(0)
     seen = rng.uniform(-1, 1, (STEPS + 1, ENVS, 3)).astype(np.float32)
     terminated = rng.random((STEPS, ENVS)) < 0.1
     steps, rows = np.nonzero(terminated)
     shape = (STEPS, ENVS)
-    return Slab(
-        observations=seen[:-1],
-        last_observations=seen[-1],
+    nothing = np.zeros(len(steps), np.int64)
+    episodes = RolloutEpisodes(steps, rows, nothing.astype(float), nothing, nothing, seen[steps + 1, rows], {})
+    return Rollout(
+        all_observations=seen,
         actions=rng.uniform(-0.9, 0.9, (*shape, 2)).astype(np.float32),
         rewards=seen[:-1, :, 0].astype(np.float64),
         terminated=terminated,
         truncated=np.zeros(shape, np.bool_),
         is_reset=np.zeros(shape, np.bool_),
-        ended_steps=steps,
-        ended_rows=rows,
-        final_observations=seen[steps + 1, rows],
+        infos={},
+        gather=lambda: episodes,
     )
 
 
@@ -50,23 +51,23 @@ def rate_of(agent: PPO) -> float:
 
 
 def test_the_learning_rate_falls_linearly_and_then_stays() -> None:
-    slab, size = a_slab(), STEPS * ENVS
+    rollout, size = a_rollout(), STEPS * ENVS
     agent = an_agent(learning_rate=1e-2, learning_rate_end=1e-3, learning_rate_transitions=2 * size)
     rates = []
     for _ in range(4):
-        agent.update(slab)
+        agent.update(rollout)
         rates.append(rate_of(agent))
     assert rates == pytest.approx([1e-2, 5.5e-3, 1e-3, 1e-3])
 
 
 def test_the_schedule_goes_on_where_a_saved_agent_was() -> None:
-    slab, size = a_slab(), STEPS * ENVS
+    rollout, size = a_rollout(), STEPS * ENVS
     config = {"learning_rate": 1e-2, "learning_rate_end": 1e-3, "learning_rate_transitions": 4 * size}
     agent, other = an_agent(**config), an_agent(**config)
-    agent.update(slab)
+    agent.update(rollout)
     other.load_state_dict(agent.state_dict())
-    agent.update(slab)
-    other.update(slab)
+    agent.update(rollout)
+    other.update(rollout)
     assert rate_of(agent) == rate_of(other) == pytest.approx(1e-2 - 9e-3 / 4)
 
 
@@ -85,11 +86,11 @@ def shift_old_log_probs(agent: PPO, shifts: torch.Tensor | float, monkeypatch: p
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_far_likelier_action_does_not_ruin_the_policy(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its ratio would be infinite, and infinity times an advantage of 0 is NaN."""
-    agent, slab = an_agent(compiled=compiled), a_slab()
+    agent, rollout = an_agent(compiled=compiled), a_rollout()
     shift_old_log_probs(agent, -1000.0, monkeypatch)
-    figures = agent.update(slab)
+    figures = agent.update(rollout)
     assert all(math.isfinite(figure) for figure in figures.values())
-    assert np.isfinite(agent.act_batch(slab.last_observations, deterministic=True)).all()
+    assert np.isfinite(agent.act_batch(rollout.last_observations, deterministic=True)).all()
 
 
 def test_means_beyond_the_bounds_keep_densities_of_actions() -> None:
@@ -115,19 +116,19 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def a_pair(kind: str, is_discrete: bool, **config: Any) -> tuple[PPO, PPO, Slab]:
+def a_pair(kind: str, is_discrete: bool, **config: Any) -> tuple[PPO, PPO, Rollout]:
     """Two equal agents, of which one is compiled, and what they learn from; its parts are not of one size."""
-    slab, space = a_slab(), cast("spaces.Space[Any]", PUSH)
+    rollout, space = a_rollout(), cast("spaces.Space[Any]", PUSH)
     if is_discrete:
         choices = np.random.default_rng(1).integers(2, 5, (STEPS, ENVS))
-        slab, space = dataclasses.replace(slab, actions=choices), spaces.Discrete(3, start=2)
+        rollout, space = dataclasses.replace(rollout, actions=choices), spaces.Discrete(3, start=2)
     options = {"hidden": (16,), "num_epochs": 2, "num_minibatches": 3, **KINDS[kind], **config}
     first, second = (
         PPO(SEEN, space, PPOConfig(**options, compiled=compiled), num_envs=ENVS, seed=0) for compiled in (True, False)
     )
     assert first.is_compiled
     assert not second.is_compiled
-    return first, second, slab
+    return first, second, rollout
 
 
 @pytest.mark.usefixtures("one_torch_thread")
@@ -135,11 +136,11 @@ def a_pair(kind: str, is_discrete: bool, **config: Any) -> tuple[PPO, PPO, Slab]
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_a_minibatch_are_autograds(kind: str, is_discrete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where ratios are clipped on either side, and beyond the limit of dual clipping."""
-    first, second, slab = a_pair(kind, is_discrete, num_epochs=1, num_minibatches=1)
+    first, second, rollout = a_pair(kind, is_discrete, num_epochs=1, num_minibatches=1)
     for agent in (first, second):
         shifts = torch.randn(STEPS * ENVS, generator=torch.Generator().manual_seed(0))
         shift_old_log_probs(agent, shifts, monkeypatch)
-    figures, expected = first.update(slab), second.update(slab)
+    figures, expected = first.update(rollout), second.update(rollout)
     assert figures == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert 0.1 < figures["clipped"] < 0.9
     # The first means of Adam are a tenth of the gradients.
@@ -154,24 +155,24 @@ def test_gradients_of_a_minibatch_are_autograds(kind: str, is_discrete: bool, mo
 @pytest.mark.parametrize("is_discrete", [False, True], ids=["normal", "choices"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_updates_are_those_of_torch_but_for_rounding(kind: str, is_discrete: bool) -> None:
-    first, second, slab = a_pair(kind, is_discrete)
+    first, second, rollout = a_pair(kind, is_discrete)
     for _ in range(3):
-        assert first.update(slab) == pytest.approx(second.update(slab), rel=1e-4, abs=1e-5)
+        assert first.update(rollout) == pytest.approx(second.update(rollout), rel=1e-4, abs=1e-5)
         assert first.num_updates == second.num_updates
         assert first._optimizer.count == second._optimizer.count
     assert (first.num_updates < 18) == (kind == "early end")
     theirs = second.weights()["network"]
     for name, weights in first.weights()["network"].items():
         torch.testing.assert_close(weights, theirs[name], rtol=1e-3, atol=1e-4)
-    ours, torchs = (agent.act_batch(slab.last_observations) for agent in (first, second))
+    ours, torchs = (agent.act_batch(rollout.last_observations) for agent in (first, second))
     np.testing.assert_allclose(ours, torchs, atol=1e-3)
 
 
 def test_loaded_weights_decide_whether_to_normalize() -> None:
-    normalized, _, slab = a_pair("normalized", is_discrete=False)
+    normalized, _, rollout = a_pair("normalized", is_discrete=False)
     plain, by_torch, _ = a_pair("entropy", is_discrete=False)
-    normalized.update(slab)
-    rows = np.random.default_rng(2).normal(3.0, 2.0, (9, *slab.observations.shape[2:])).astype(np.float32)
+    normalized.update(rollout)
+    rows = np.random.default_rng(2).normal(3.0, 2.0, (9, *rollout.observations.shape[2:])).astype(np.float32)
     expected = normalized.act_batch(rows, deterministic=True)
     for agent in (plain, by_torch):
         agent.set_weights(normalized.weights())
@@ -179,20 +180,20 @@ def test_loaded_weights_decide_whether_to_normalize() -> None:
 
 
 def test_a_restored_agent_makes_the_same_updates_to_the_last_bit() -> None:
-    first, _, slab = a_pair("normalized", is_discrete=False)
+    first, _, rollout = a_pair("normalized", is_discrete=False)
     other, _, _ = a_pair("normalized", is_discrete=False)
-    first.update(slab)
+    first.update(rollout)
     other.load_state_dict(first.state_dict())
-    assert first.update(slab) == other.update(slab)
+    assert first.update(rollout) == other.update(rollout)
     for name, weights in first.weights()["network"].items():
         assert torch.equal(weights, other.weights()["network"][name]), name
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_is_not_finite_shows_in_the_figures(compiled: bool) -> None:
-    slab, agent = a_slab(), an_agent(compiled=compiled)
-    agent.update(dataclasses.replace(slab, rewards=np.full_like(slab.rewards, np.inf)))
-    assert not all(math.isfinite(figure) for figure in agent.update(slab).values())
+    rollout, agent = a_rollout(), an_agent(compiled=compiled)
+    agent.update(dataclasses.replace(rollout, rewards=np.full_like(rollout.rewards, np.inf)))
+    assert not all(math.isfinite(figure) for figure in agent.update(rollout).values())
 
 
 def test_what_cannot_be_compiled_is_learned_by_torch() -> None:
@@ -212,12 +213,12 @@ def test_tanh_is_that_of_numpy() -> None:
 
 
 def test_resets_are_not_looked_at() -> None:
-    """A `SlabWriter` leaves zeros there, which may be no action: choices that begin with 2 were an error."""
-    agent, _, slab = a_pair("relu", is_discrete=True)
-    slab.is_reset[3, 2:5] = True
-    figures = agent.update(dataclasses.replace(slab, actions=np.where(slab.is_reset, 0, slab.actions)))
+    """A `RolloutRecorder` leaves zeros there, which may be no action: choices that begin with 2 were an error."""
+    agent, _, rollout = a_pair("relu", is_discrete=True)
+    rollout.is_reset[3, 2:5] = True
+    figures = agent.update(dataclasses.replace(rollout, actions=np.where(rollout.is_reset, 0, rollout.actions)))
     other, _, _ = a_pair("relu", is_discrete=True)
-    assert figures == other.update(slab)
+    assert figures == other.update(rollout)
 
 
 def test_only_built_in_convolutions_start_orthogonal() -> None:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 import envfleet
 from envfleet.adapters.gymnasium import AsyncFleet
 from envfleet.adapters.sb3 import FleetVecEnv
-from envfleet.agents.slabs import Collector
+from envfleet.agents.rollouts import Collector
 from envfleet.errors import InvalidArgument, SpacesDiffer, SubEnvError
 from envfleet.testing.envs import CountingEnv
 

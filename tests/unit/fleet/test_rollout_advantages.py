@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.agents import PPO, Collector, PPOConfig, Slab
+from envfleet.agents import PPO, Collector, PPOConfig, Rollout
 from envfleet.agents.networks import RunningMoments
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.rollout import generalised_advantages
@@ -89,7 +89,7 @@ class Counter(gym.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name)
-def test_slabs_of_every_mode_against_single_episodes(mode: AutoresetMode) -> None:
+def test_rollouts_of_every_mode_against_single_episodes(mode: AutoresetMode) -> None:
     gamma, lambda_, num_envs = 0.9, 0.8, 3
     agent = PPO(
         Counter.observation_space, Counter.action_space, PPOConfig(gamma=gamma, gae_lambda=lambda_), num_envs=3, seed=0
@@ -104,19 +104,19 @@ def test_slabs_of_every_mode_against_single_episodes(mode: AutoresetMode) -> Non
         collector = Collector(f, 7, seed=0)
         collected = [(collector.collect(agent), collector.episodes) for _ in range(4)]
     returns: list[float] = []
-    for slab, episodes in collected:
-        advantages = agent._judge(slab, agent._inputs(slab.observations.reshape(-1, 2)))[0].view(7, num_envs)
+    for rollout, episodes in collected:
+        advantages = agent._judge(rollout, agent._inputs(rollout.observations.reshape(-1, 2)))[0].view(7, num_envs)
         for row in range(num_envs):
             following, has_next = 0.0, False
             for step in range(6, -1, -1):
-                if slab.is_reset[step, row]:
+                if rollout.is_reset[step, row]:
                     assert mode is AutoresetMode.NEXT_STEP
                     has_next = False
                     continue
-                episode, steps = (int(x) for x in slab.observations[step, row])
+                episode, steps = (int(x) for x in rollout.observations[step, row])
                 terminated = episode % 2 == 1 and steps + 1 == 3
                 truncated = steps + 1 == 5
-                assert (terminated, truncated) == (slab.terminated[step, row], slab.truncated[step, row])
+                assert (terminated, truncated) == (rollout.terminated[step, row], rollout.truncated[step, row])
                 error = np.sin(13 * episode + 7 * (steps + 1) + row) - value(episode, steps)
                 error += 0.0 if terminated else gamma * value(episode, steps + 1)
                 following = error + (gamma * lambda_ * following if has_next and not (terminated or truncated) else 0)
@@ -129,9 +129,9 @@ def test_slabs_of_every_mode_against_single_episodes(mode: AutoresetMode) -> Non
 
 
 @pytest.mark.slow
-def test_slabs_of_kernels_are_those_of_steps() -> None:
+def test_rollouts_of_kernels_are_those_of_steps() -> None:
     """Fused and step by step, a policy without chance plays the same."""
-    slabs: list[Slab] = []
+    rollouts: list[Rollout] = []
     for hide in (False, True):
         with contextlib.ExitStack() as stack:
             options: dict[str, Any] = {"backend": "kernel", "autoreset_mode": "SAME_STEP"}
@@ -142,11 +142,13 @@ def test_slabs_of_kernels_are_those_of_steps() -> None:
             list(agent._network.actor.parameters())[-2].data.mul_(1e4)  # chances of 0 and 1
             agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(1, 2, (50, 4))))
             target = stack.enter_context(envfleet.adopt(gym.vector.VectorWrapper(fleet))) if hide else fleet
-            slabs.append(Collector(target, 60, seed=3).collect(agent))
-    fused, stepped = slabs
-    assert len(fused.ended_rows) > 3
-    for name in (field.name for field in dataclasses.fields(Slab)):
+            rollouts.append(Collector(target, 60, seed=3).collect(agent))
+    fused, stepped = rollouts
+    assert len(fused.episodes) > 3
+    for name in ("all_observations", "actions", "rewards", "terminated", "truncated", "is_reset"):
         assert np.array_equal(getattr(fused, name), getattr(stepped, name)), name
+    for name in ("steps", "env_indices", "returns", "lengths", "observations"):
+        assert np.array_equal(getattr(fused.episodes, name), getattr(stepped.episodes, name)), name
 
 
 def test_exported_policies_scale_images_as_the_agent_does() -> None:
@@ -214,7 +216,7 @@ def test_returns_change_the_scale_of_values_and_not_the_values() -> None:
     assert agent._network.value_moments.deviation.item() > 50
 
 
-def test_slabs_with_next_to_nothing_in_them() -> None:
+def test_rollouts_with_next_to_nothing_in_them() -> None:
     """All steps resets, or fewer steps than minibatches: nothing may become NaN."""
     agent = PPO(Counter.observation_space, Counter.action_space, num_envs=1, seed=0)
     with envfleet.make([lambda: Counter(0)], backend="serial", autoreset_mode="NEXT_STEP") as fleet:

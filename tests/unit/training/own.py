@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.agents import Agent, SlabAgent
+from envfleet.agents import Agent, RolloutAgent
 from envfleet.training.events import Event, Observer
 
 
@@ -94,7 +94,7 @@ made: list[Notes] = []
 closed: list[Notes] = []
 
 
-class Unfinished(SlabAgent[Any]):
+class Unfinished(RolloutAgent[Any]):
     """An agent that cannot learn yet."""
 
 

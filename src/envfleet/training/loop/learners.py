@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.agents import Agent, OffPolicyAgent, SlabAgent, SlabWriter, Transitions
+from envfleet.agents import Agent, OffPolicyAgent, RolloutAgent, RolloutRecorder, Transitions
 from envfleet.agents.off_policy import Learnt
 from envfleet.training.plan import RunPlan
 
@@ -163,19 +163,19 @@ class ReplayLearner:
             sys.setswitchinterval(self._former_interval_s)
 
 
-class SlabLearner:
-    """Learns from slabs of `num_steps` steps, each as soon as it is full: what acts next is the new policy.
+class RolloutLearner:
+    """Learns from rollouts of `num_steps` steps, each as soon as it is full: what acts next is the new policy.
 
-    Steps of seats that the learner did not have are in a slab as if they were resets, which are nothing to learn from.
+    Steps of seats that the learner did not have count as resets, which are not learned from.
 
     Args:
         agent: The learning agent.
         num_steps: Steps per rollout of each sub-environment.
     """
 
-    def __init__(self, agent: SlabAgent[Any], num_steps: int) -> None:
+    def __init__(self, agent: RolloutAgent[Any], num_steps: int) -> None:
         space: Any = agent.action_space
-        self._agent, self._slabs = agent, SlabWriter(num_steps, agent.num_envs, agent.packing.space, space)
+        self._agent, self._rollouts = agent, RolloutRecorder(num_steps, agent.num_envs, agent.packing.space, space)
 
     @property
     def num_updates(self) -> int:
@@ -187,9 +187,9 @@ class SlabLearner:
         return {}
 
     def take(self, transitions: Transitions) -> dict[str, float]:
-        """Add the step to the slab, and learn from it once it is full."""
-        self._slabs.add(transitions)
-        return self._agent.update(self._slabs.take()) if self._slabs.is_full else {}
+        """Add the step to the rollout, and learn from it once it is full."""
+        self._rollouts.add(transitions)
+        return self._agent.update(self._rollouts.take()) if self._rollouts.is_full else {}
 
     def finish(self) -> dict[str, float]:
         """Do nothing: updates are synchronous."""
@@ -197,37 +197,37 @@ class SlabLearner:
 
     def cut(self, env_indices: NDArray[np.int64] | None = None) -> None:
         """End running episodes, of all sub-environments by default, as truncated after their last step."""
-        self._slabs.cut(np.arange(self._agent.num_envs) if env_indices is None else env_indices)
+        self._rollouts.cut(np.arange(self._agent.num_envs) if env_indices is None else env_indices)
 
     def end_phase(self) -> dict[str, float]:
         """End running episodes, and learn from the incomplete rollout."""
         self.cut()
-        return self._agent.update(self._slabs.take()) if len(self._slabs) else {}
+        return self._agent.update(self._rollouts.take()) if len(self._rollouts) else {}
 
     def forget(self) -> None:
         """Do nothing, without a replay buffer."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for checkpoints."""
-        return {"agent": self._agent.state_dict("all"), "slabs": copy.deepcopy(self._slabs)}
+        return {"agent": self._agent.state_dict("all"), "rollouts": copy.deepcopy(self._rollouts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
         self._agent.load_state_dict(state["agent"])
-        self._slabs = state["slabs"]
+        self._rollouts = state["rollouts"]
 
     def close(self) -> None:
         """Do nothing: updates are synchronous."""
 
 
-Learner = ReplayLearner | SlabLearner
+Learner = ReplayLearner | RolloutLearner
 
 
 def make_learner(agent: Agent[Any], plan: RunPlan) -> Learner:
     """Return the learner of an agent."""
     training = plan.training
-    if isinstance(agent, SlabAgent):
-        return SlabLearner(agent, training.rollout_steps)
+    if isinstance(agent, RolloutAgent):
+        return RolloutLearner(agent, training.rollout_steps)
     learning: Any = agent  # from a replay buffer: `find_agent` takes no third kind
     schedule = UpdateSchedule(
         per_transition=training.updates_per_step,

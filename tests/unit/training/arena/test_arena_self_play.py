@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tests.unit.training.arena.rally import GAME, HOCKEY, SHAPING_TERMS, Rally, record_infos
 
 import envfleet
-from envfleet.agents import PPO, SAC, PPOConfig, SACConfig, Slab, Transitions
+from envfleet.agents import PPO, SAC, PPOConfig, Rollout, SACConfig, Transitions
 from envfleet.agents.agent import Agent
 from envfleet.envs.hockey import Mode
 from envfleet.envs.hockey.game import HockeyGame
 from envfleet.training.arena.arena import Arena, ArenaStep
-from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
+from envfleet.training.loop.learners import Learner, ReplayLearner, RolloutLearner, UpdateSchedule
 from envfleet.training.opponents.opponents import Entry, current_learner
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.phases import Phase
@@ -156,47 +156,47 @@ def test_only_own_seats_are_learned_from() -> None:
     assert set(np.unique(after[:, 1] - before[:, 1])) <= {1, 2, 3}
 
 
-def test_slabs_hold_own_seats_and_advantages_stay_in_episodes() -> None:
-    slabs: list[Slab] = []
+def test_rollouts_hold_own_seats_and_advantages_stay_in_episodes() -> None:
+    rollouts: list[Rollout] = []
     acted: list[NDArray[Any]] = []
     with opened(backend="serial") as arena:
         agent = ppo_of(arena)
         update = agent.update
 
-        def spy(slab: Slab) -> dict[str, float]:
-            slabs.append(slab)
-            check_advantages(agent, slab)
-            return update(slab)
+        def spy(rollout: Rollout) -> dict[str, float]:
+            rollouts.append(rollout)
+            check_advantages(agent, rollout)
+            return update(rollout)
 
         agent.update = spy  # type: ignore[method-assign]
         arena.begin_phase(phase_of(), mixed(agent))
-        learner = SlabLearner(agent, 25)
+        learner = RolloutLearner(agent, 25)
         for _, actions, step in rounds(arena, agent, learner, 110):
             acted.append(actions[step.transitions.env_indices])
         learner.end_phase()
-    assert [len(slab.rewards) for slab in slabs] == [25, 25, 25, 25, 10]
-    assert (np.concatenate([slab.actions[~slab.is_reset] for slab in slabs]) == np.concatenate(acted)).all()
+    assert [len(rollout.rewards) for rollout in rollouts] == [25, 25, 25, 25, 10]
+    assert (np.concatenate([rollout.actions[~rollout.is_reset] for rollout in rollouts]) == np.concatenate(acted)).all()
     assert agent.num_transitions == len(np.concatenate(acted)) > 110 * NUM_ENVS
 
 
 @torch.no_grad()
-def check_advantages(agent: PPO, slab: Slab) -> None:
+def check_advantages(agent: PPO, rollout: Rollout) -> None:
     """Compare with the definition (Schulman et al. 2016), summed up for every step until its episode ends."""
 
     def values(observations: NDArray[Any]) -> NDArray[Any]:
         return agent._values(agent._inputs(observations))
 
-    shape, ended, config = slab.rewards.shape, slab.terminated | slab.truncated, agent.config
-    flat = slab.observations.reshape(-1, 3)
-    actual = agent._judge(slab, agent._inputs(flat))[0].view(shape).numpy()
+    shape, ended, config = rollout.rewards.shape, rollout.terminated | rollout.truncated, agent.config
+    flat = rollout.observations.reshape(-1, 3)
+    actual = agent._judge(rollout, agent._inputs(flat))[0].view(shape).numpy()
     now = values(flat).reshape(shape)
-    after = np.concatenate((now[1:], values(slab.last_observations)[None]))
-    after[slab.ended_steps, slab.ended_rows] = values(slab.final_observations)
-    errors = slab.rewards + config.gamma * after * ~slab.terminated - now
-    for step, row in np.argwhere(~slab.is_reset).tolist():
+    after = np.concatenate((now[1:], values(rollout.last_observations)[None]))
+    after[rollout.episodes.steps, rollout.episodes.env_indices] = values(rollout.episodes.observations)
+    errors = rollout.rewards + config.gamma * after * ~rollout.terminated - now
+    for step, row in np.argwhere(~rollout.is_reset).tolist():
         expected = 0.0
         for later in range(step, len(errors)):
-            assert not slab.is_reset[later, row]
+            assert not rollout.is_reset[later, row]
             expected += (config.gamma * config.gae_lambda) ** (later - step) * errors[later, row]
             if ended[later, row]:
                 break

@@ -19,7 +19,7 @@ from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Evaluating, Learned, PhaseBegan, Saved
 from envfleet.training.loop.evaluator import Evaluator
-from envfleet.training.loop.learners import SlabLearner
+from envfleet.training.loop.learners import RolloutLearner
 from envfleet.training.plan import resolve
 from envfleet.training.single_run import stop_requests
 
@@ -158,7 +158,7 @@ def test_updates_at_the_end_of_a_phase_count_for_it(agent: str) -> None:
     assert [(event.phase, event.transitions) for event in watcher.of(Learned)] == [(0, 150), (1, 300)]
 
 
-def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
+def test_ppo_learns_from_rollouts_and_from_what_is_left_of_one() -> None:
     watcher = Watcher()
     trainer = trained(config_of({"transitions": 200}, agent="PPO", rollout_steps=32), 4, watcher)
     assert isinstance(trainer.agent, PPO)
@@ -209,7 +209,7 @@ def test_a_choice_outside_its_space_is_reported_at_its_sub_env(env: str, given: 
 
 
 def test_ppo_does_not_learn_from_non_finite_observations() -> None:
-    # Every step ends a slab: the update found its loss to be NaN before the observation was looked at.
+    # Every step ends a rollout: the update found its loss to be NaN before the observation was looked at.
     config = config_of({"transitions": 400}, env=f"{ENVS}:blurred", agent="PPO", rollout_steps=1)
     with pytest.raises(ObservationError, match=r"returned nan in observation\[2\]"):
         trained(config, 8, backend="serial")
@@ -350,10 +350,10 @@ def test_resumed_runs_do_not_join_new_and_old_episodes(agent: str) -> None:
             acted_on = second._observations
             second.round()
             assert (happened[-1].observations == acted_on).all()
-        if isinstance(learner, SlabLearner):
-            slab = learner._slabs.take()
-            assert slab.truncated[8].all()
-            assert (slab.observations[9:12] == [transitions.observations for transitions in happened]).all()
+        if isinstance(learner, RolloutLearner):
+            rollout = learner._rollouts.take()
+            assert rollout.truncated[8].all()
+            assert (rollout.observations[9:12] == [transitions.observations for transitions in happened]).all()
 
 
 def test_all_observers_are_closed_even_if_one_fails() -> None:
