@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL, Backend
 from tests.waiting import PATIENCE_S, wait_until
 
-from envfleet.errors import SubEnvError
+from envfleet.errors import CallTimeout, SubEnvError
 from envfleet.testing import CountingEnv
 from envfleet.workers.board import ASKED, DONE
 
@@ -324,3 +325,48 @@ class _UnreadableText(str):
 
     def __reduce__(self) -> Any:
         return _refuse_here, (os.getpid(),)
+
+
+class GatedEnv(DeadlyEnv):
+    """Can be built again only once there is a file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(50)
+        wait_until(lambda: not (folder / "built").exists() or (folder / "open").exists())
+        (folder / "built").touch()
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["all", "some"])
+def test_timeout_of_recv_bounds_the_wait_for_a_rebuild(is_whole: bool, tmp_path: Path) -> None:
+    env_fns = [partial(DeadlyEnv, 50), partial(GatedEnv, tmp_path)]
+    with Backend("process", 2)(env_fns, on_failure="restart", autoreset_mode="SAME_STEP") as fleet:
+        fleet.reset(seed=0)
+        rows = [0, 1] if is_whole else [1]
+        fleet.send(np.array([GO, DIE])[rows], rows)
+        for _ in range(2):
+            with pytest.raises(CallTimeout, match=r"0\.3"):
+                fleet.recv(timeout_s=0.3, env_indices=rows)
+        (tmp_path / "open").touch()
+        batch = fleet.recv(env_indices=rows)
+        assert (batch.truncated[-1], batch.observations[-1][:2].tolist()) == (True, [0, 1])
+        assert fleet.reset(seed=0)[0][:, 0].tolist() == [0, 0]
+
+
+def test_recycling_counts_episodes_of_the_successor_only() -> None:
+    with fleet_of(1, 1, recycle_episodes=2) as fleet:
+        pids = [fleet.stats().workers[0].pid]
+        fleet.reset(seed=0)
+        end_episode(fleet)
+        fleet.reset_envs([0])
+        kill(fleet, 0)
+        assert fleet.step(np.zeros(1, int))[3].tolist() == [True]
+        for _ in range(3):
+            fleet.reset_envs([0])
+            pids.append(fleet.stats().workers[0].pid)
+            end_episode(fleet)
+        assert pids[0] != pids[1] == pids[2] != pids[3]
+
+
+def end_episode(fleet: Any) -> None:
+    while not fleet.terminated_indices:
+        fleet.step(np.zeros(fleet.num_envs, int))

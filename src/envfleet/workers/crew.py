@@ -39,6 +39,7 @@ class Crew:
         lost: Rows whose worker was lost, and why, which is to be told with the step that is under way, or the next.
         seeds: Seed that each row was last given, by the caller or when it was rebuilt.
         restarts: How often each worker, or a sub-environment of it, was replaced.
+        ended: Episodes that ended since each worker was built.
         waiting: How the owner waits.
         tick_s: How often to look after the workers while it waits.
     """
@@ -57,6 +58,7 @@ class Crew:
         self.lost: dict[int, errors.EnvfleetError] = {}
         self.seeds: list[int | None] = [None] * plans[-1].rows.stop
         self.restarts: collections.Counter[int] = collections.Counter()
+        self.ended = [0] * len(plans)
         self.rebuilding: set[int] = set()
         self._spec: ArraysSpec | None = None
         self._number, self._fence = 0, transport.waiting.fence
@@ -256,16 +258,23 @@ class Crew:
             if not rng_states or rng_states[place] is None:  # else the generator goes on
                 self.seeds[row] = plan.derive_seed(place)
         self.rebuilding.add(worker)
+        self.ended[worker] = 0
         self._seen.pop(worker, None)
         self.transport.replace(worker, plan)
         self.transport.requests.put(worker, plan)
         self.ask([worker], Verb.BUILD)
 
-    def await_rebuilt(self, workers: Iterable[int]) -> None:
-        """Wait until successors among `workers` can work."""
+    def await_rebuilt(self, workers: Iterable[int], timeout_s: float | None = None) -> None:
+        """Wait until successors among `workers` can work.
+
+        Raises:
+            CallTimeout: Their sub-environments were not built within `timeout_s`.
+        """
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         for worker in sorted(self.rebuilding.intersection(workers)):
             while worker in self.rebuilding:
-                if not self.finish([worker]):
+                left_s = None if timeout_s is None else max(0.0, deadline_s - time.monotonic())
+                if not self.finish([worker], timeout_s=left_s):
                     continue  # it ended, too, and there is another
                 self.replies([worker])
                 self.transport.requests.put(worker, self._spec)

@@ -9,7 +9,7 @@ import operator
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -90,7 +90,6 @@ class WorkersEngine(seam.Engine):
         # Not a method: a cycle of engine and crew would keep the arrays until a garbage collection.
         self._crew = Crew(plans, options, transport, functools.partial(_describe_rows, self._episodes))
         self._generation = self._steps = self._own_ns = 0
-        self._ended_by = [0] * len(plans)  # episodes that ended since a worker was built
         self._is_stepping = False  # all workers, by one request to each
         self._last_look: FleetStats | None = None
         self._finalizer = weakref.finalize(self, _end, transport, os.getpid())
@@ -226,18 +225,19 @@ class WorkersEngine(seam.Engine):
         self._is_stepping = True
 
     def _collect_step(self, timeout_s: float | None) -> seam.StepResult:
-        crew, flags = self._crew, 0
+        crew, flags, start_s = self._crew, 0, time.monotonic()
         done = crew.finish([worker for worker in crew.every if worker not in crew.rebuilding], timeout_s=timeout_s)
+        self._await_renewed(crew.lost, start_s, timeout_s)
         for worker in done:
             flags |= crew.lines[worker][FLAGS]
         replies = list(crew.replies(done).values()) if flags & ~COLUMNS else []
         self._is_stepping = False
-        if crew.lost:
-            lost, crew.lost = crew.lost, {}
+        lost, crew.lost = crew.lost, {}
+        if lost:
             replies.append(Reply(infos=self._answer_lost(lost)))
-        return self._finish_step(replies, bool(flags & COLUMNS))
+        return self._finish_step(replies, bool(flags & COLUMNS), lost)
 
-    def _finish_step(self, replies: list[Reply], has_columns: bool) -> seam.StepResult:
+    def _finish_step(self, replies: list[Reply], has_columns: bool, lost: Collection[int] = ()) -> seam.StepResult:
         if replies:
             self._take_in(replies)
         self._generation = 1 - self._generation
@@ -248,7 +248,7 @@ class WorkersEngine(seam.Engine):
         if replies or has_columns or (ended is not None and self._tells_ends):
             infos = self._infos([entry for reply in replies for entry in reply.infos], ended, None, has_columns)
         if ended is not None and self._options.recycle_episodes is not None:
-            self._recycle(ended)
+            self._recycle([row for row in ended if row not in lost])
         if self.copy:
             rewards, flags = rewards.copy(), flags.copy()
         self._steps += self._num_envs
@@ -329,6 +329,25 @@ class WorkersEngine(seam.Engine):
 
     # ---------------------------------------------------------------------------------- workers that come and go
 
+    def _renewed_among(self, lost: Iterable[int]) -> list[int]:
+        """Return those of some lost rows that are reset in the step that reports the loss."""
+        if self._mode is AutoresetMode.NEXT_STEP:
+            return [row for row in lost if row in self._episodes.over]
+        return list(lost) if self._mode is AutoresetMode.SAME_STEP else []
+
+    def _await_renewed(self, lost: Iterable[int], start_s: float, timeout_s: float | None) -> None:
+        """Wait for successors that have to reset lost rows.
+
+        Raises:
+            CallTimeout: They were not built within `timeout_s` of `start_s`.
+        """
+        rows = self._renewed_among(lost)
+        left_s = None if timeout_s is None else max(0.0, start_s + timeout_s - time.monotonic())
+        try:
+            self._crew.await_rebuilt(self._partial.worker_of[rows].tolist() if rows else (), left_s)
+        except errors.CallTimeout as error:
+            raise errors.CallTimeout(error.verb, timeout_s or 0.0) from None
+
     def _answer_lost(self, lost: Mapping[int, errors.EnvfleetError]) -> SparseInfos:
         """Answer rows whose worker was lost: the last observation again, reward 0, truncated.
 
@@ -338,15 +357,15 @@ class WorkersEngine(seam.Engine):
         _assign(self._final_objects, self._repeat(rows))
         self._columns.clear(rows)
         infos: SparseInfos = [(row, {"env_error": lost[row].summary, "restarted": True}) for row in rows]
-        ended = [row for row in rows if self._mode is AutoresetMode.NEXT_STEP and row in self._episodes.over]
-        renewed = rows if self._mode is AutoresetMode.SAME_STEP else ended
+        renewed = self._renewed_among(rows)
         if renewed:
             replies = list(self._finish(self._ask(seam.Reset(np.array(renewed)))).values())
             self._take_in(replies)
             infos += [entry for reply in replies for entry in reply.infos]
         out = self._arrays.outputs[1 - self._generation]
         out.clear(rows)
-        out.flags[1, [row for row in rows if row not in ended]] = True
+        has_ended = renewed if self._mode is AutoresetMode.NEXT_STEP else ()
+        out.flags[1, [row for row in rows if row not in has_ended]] = True
         return infos
 
     def _repeat(self, rows: list[int]) -> dict[int, list[Any]]:
@@ -374,9 +393,8 @@ class WorkersEngine(seam.Engine):
         """Replace workers that have ended enough episodes; each has one row, whose generator goes with it."""
         for row in ended:
             worker = int(self._partial.worker_of[row])
-            self._ended_by[worker] += 1
-            if self._ended_by[worker] >= (self._options.recycle_episodes or 0):
-                self._ended_by[worker] = 0
+            self._crew.ended[worker] += 1
+            if self._crew.ended[worker] >= (self._options.recycle_episodes or 0):
                 try:
                     replies = self._finish(self._ask(seam.Call(rng_state_of, rows=np.array([row]))))
                 except _LOSSES:
@@ -495,7 +513,10 @@ class WorkersEngine(seam.Engine):
         return batch
 
     def _collect_rows(self, count: int | None, rows: seam.Rows | None, timeout_s: float | None) -> seam.Batch:
-        rows, replies, lost = self._partial.collect(count, rows, timeout_s)
+        start_s = time.monotonic()
+        rows = self._partial.wait(count, rows, timeout_s)
+        self._await_renewed(self._partial.lost_among(rows), start_s, timeout_s)
+        replies, lost = self._partial.take(rows)
         if lost:
             replies.append(Reply(infos=self._answer_lost(lost)))
         self._take_in(replies)
@@ -507,7 +528,7 @@ class WorkersEngine(seam.Engine):
         infos = [(places[row], info) for reply in replies for row, info in reply.infos]
         told = self._infos(infos, ended, rows, True)
         if ended is not None and self._options.recycle_episodes is not None:
-            self._recycle(rows[ended].tolist())
+            self._recycle([row for row in rows[ended].tolist() if row not in lost])
         return seam.Batch(self.observe(rows), rewards, flags[0], flags[1], told, rows)
 
     def _read(self, mailed: _Mailed, replies: Mapping[int, Reply]) -> Any:

@@ -20,15 +20,13 @@ _LOOK_NS = 1_000_000_000
 
 
 class Collected(NamedTuple):
-    """Rows that have stepped.
+    """Outcome of rows that have stepped.
 
     Attributes:
-        rows: Which ones.
         replies: What workers report of them.
         lost: Those that the owner has to answer, and why.
     """
 
-    rows: Rows
     replies: list[Reply]
     lost: dict[int, EnvfleetError]
 
@@ -107,8 +105,12 @@ class PartialSteps:
         self._alone[alone] = True
         crew.ask(self.workers_of(np.array(alone)), Verb.STEP_ROWS, generation)
 
-    def collect(self, count: int | None, rows: Rows | None, timeout_s: float | None) -> Collected:
-        """Wait for `count` rows, or for `rows`; the rest is `Engine.collect`'s."""
+    def wait(self, count: int | None, rows: Rows | None, timeout_s: float | None) -> Rows:
+        """Wait for `count` rows, or for `rows`, and return which ones can be taken.
+
+        Raises:
+            CallTimeout: `timeout_s` passed.
+        """
         crew = self._crew
 
         def is_there() -> bool:
@@ -124,6 +126,14 @@ class PartialSteps:
             found = np.flatnonzero(self._there)
             rows = found[np.argsort(self._numbers[found], kind="stable")[:count]]  # who was sent first comes first
             rows = np.sort(rows) if len(rows) == len(self._there) else rows
+        return rows
+
+    def lost_among(self, rows: Rows) -> list[int]:
+        """Return those of some rows that the owner has to answer."""
+        return [row for row in rows.tolist() if row in self._lost]
+
+    def take(self, rows: Rows) -> Collected:
+        """Take rows that `wait` returned."""
         self._there[rows] = False
         chosen = rows.tolist()
         replies = []
@@ -132,8 +142,7 @@ class PartialSteps:
             if isinstance(news, EnvfleetError):
                 raise news
             replies.append(news)
-        lost = {row: self._lost.pop(row) for row in chosen if row in self._lost}
-        return Collected(rows, replies, lost)
+        return Collected(replies, {row: self._lost.pop(row) for row in self.lost_among(rows)})
 
     def _look(self) -> None:
         """Take in what workers have done, and what those that were lost can do no more."""
