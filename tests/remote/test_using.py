@@ -90,7 +90,7 @@ def test_configurations_that_cannot_be(kwargs: dict[str, Any], clue: str) -> Non
 
 def test_a_backend_is_the_services_business(place: Place) -> None:
     config = parse_config(remote_config(url=place.url, env="Turbofan-v0"))
-    with pytest.raises(InvalidArgument, match="which decides that"):
+    with pytest.raises(InvalidArgument, match="which chooses its own"):
         Trainer(resolve(config, RunOptions(num_envs=2, backend="thread")))
 
 

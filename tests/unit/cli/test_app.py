@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_made_is_one_readable_panel(tmp_path):
     place.touch()
     result = invoke("train", "quickstart", "--out", str(place), "--max-transitions", "1")
     assert result.exit_code == 2
-    assert "(Not a directory): pass another place for runs" in flat(result.output)
+    assert "(Not a directory): pass another folder for runs" in flat(result.output)
 
 
 @pytest.mark.parametrize(

@@ -118,13 +118,13 @@ def test_a_full_disk_names_the_file_and_what_to_do(config: Path, tmp_path: Path)
         full = invoke(*arguments, "--name", "first")
     assert full.exit_code == 2
     said = flat(full.stderr).replace(" ", "")  # as a panel breaks paths anywhere
-    assert "first/resume.ptcannotbewritten(Filetoolarge):freesomespace,thenbegintherunagain:ithasno" in said
+    assert "first/resume.ptcannotbewritten(Filetoolarge):freesomediskspace,thenstarttherunagain:nocheckpoint" in said
 
     assert invoke(*arguments, "--name", "mine").exit_code == 0
     with small_disk(10_000):
         full = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 128, "-q")
     said = flat(full.stderr).replace(" ", "")
-    assert "mine/resume.ptcannotbewritten(Filetoolarge):freesomespace,thengoonfromitslastcheckpoint:" in said
+    assert "mine/resume.ptcannotbewritten(Filetoolarge):freesomediskspace,thencontinuefromitslastcheckpoint:" in said
     resumed = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 128, "-q")
     assert "128 transitions" in resumed.stdout
 
@@ -174,11 +174,11 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
     [
         ((), "no CONFIG is given: pass one of curriculum_base, "),
         (("CONFIG", "--resume", "runs/mine"), "--resume continues with the settings of the run: leave out CONFIG"),
-        (("--resume", "runs/mine", "-n", 4, "--seed", 1), "what the run began with: leave out --num-envs, --seed"),
-        (("--resume", "runs/mine", "--print-config"), "what the run began with: leave out --print-config"),
+        (("--resume", "runs/mine", "-n", 4, "--seed", 1), "with the settings of the run: leave out --num-envs, --seed"),
+        (("--resume", "runs/mine", "--print-config"), "with the settings of the run: leave out --print-config"),
         (("--resume", "runs/none"), "runs/none is not the folder of a run, as config.json is missing"),
         (("no.json",), "no.json cannot be read (No such file or directory)"),
-        (("CONFIG", "--engine", "bullet"), "engine='bullet', but 'CartPole-v1' has none to choose from: leave it out"),
+        (("CONFIG", "--engine", "bullet"), "engine='bullet', but 'CartPole-v1' has no engines: leave it out"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_panel(arguments: tuple[object, ...], message: str, config: Path) -> None:
@@ -209,7 +209,7 @@ def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
         (("quickstart", "--env", "CartPole-v1"), "CONFIG sets the environment and the agent: leave out --env"),
         (("--env", "CartPole-v1", "--agent", "Sac"), "agent.type is 'Sac', expected one of"),
         ((), "a JSON file, --env ID, or --resume RUN"),
-        (("--env", "CartPole-v1", "--resume", tmp_path / "pole"), "what the run began with: leave out --env"),
+        (("--env", "CartPole-v1", "--resume", tmp_path / "pole"), "with the settings of the run: leave out --env"),
     ):
         refused = invoke("train", *wrong)
         assert (refused.exit_code, message in flat(refused.stderr)) == (2, True), refused.stderr

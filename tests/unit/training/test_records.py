@@ -91,9 +91,9 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
     with pytest.raises(InvalidArgument, match=r"cannot make a folder in .*resume\.pt"):
         RunFolder.create(folder.path / "resume.pt", played.config(), options=OPTIONS, name="mine")
-    with pytest.raises(InvalidArgument, match=r"the run's name is '\.\./mine', expected the name of a folder"):
+    with pytest.raises(InvalidArgument, match=r"the name of the run is '\.\./mine', expected the name of a folder"):
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="../mine")
-    with pytest.raises(InvalidArgument, match=r"there is no config\.json in it"):
+    with pytest.raises(InvalidArgument, match=r"as config\.json is missing"):
         RunFolder.open(tmp_path)
 
 

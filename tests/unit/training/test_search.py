@@ -109,7 +109,7 @@ def test_the_best_trial_is_found_and_bad_ones_are_ended_early(tmp_path: Path) ->
     assert not list(tmp_path.glob("runs/*/resume.pt"))
     again = look(tmp_path, {PAY: {"low": 0.0, "high": 10.0}, "training.rollout_steps": [8, 16]}, trials=8)
     assert again == result
-    with pytest.raises(InvalidArgument, match=r"holds a search with other space: .* or another folder as `out`"):
+    with pytest.raises(InvalidArgument, match=r"has a search with other space: .* or another folder as `out`"):
         look(tmp_path, {PAY: [1.0]})
 
 

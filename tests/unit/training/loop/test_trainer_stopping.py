@@ -92,7 +92,7 @@ def test_an_endless_evaluation_ends_after_max_minutes(tmp_path: Path, monkeypatc
     place = {"id": f"{__name__}:Slow-v0", "kwargs": {"seconds": 0}}
     phase = {"name": "a", "transitions": 10**9, "environment": place, "opponent": {"type": "none"}}
     config = {"curriculum": {"phases": [phase]}, "agent": {"type": "PPO", "hyperparameters": {"hidden": [4]}}}
-    with pytest.warns(RuntimeWarning, match=r"not finished .* with max_minutes=0.02.* see that episodes end"):
+    with pytest.warns(RuntimeWarning, match=r"not finished .* with max_minutes=0.02.* make sure that episodes end"):
         result = train(
             config, backend="serial", max_minutes=0.02, base_output_dir=tmp_path, run_name="a", verbose=False
         )
