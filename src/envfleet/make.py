@@ -52,10 +52,12 @@ def make(  # the front door: every option is keyword-only
             sub-environment, or a kernel.
         num_envs: How many. Can be left out for a list, or if `workers` and `envs_per_worker` are given.
         backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"ray"`
-            (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only), the name of a backend that
-            you registered, or `"auto"`: `"kernel"` for a kernel, unless an option asks for more than it has; for others
-            it measures whether `"serial"` or `"process"` is faster here. `fleet.plan` says why. Options that mean
-            nothing with the backend that is named are refused.
+            (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only), `"native"` (a MuJoCo task,
+            the compiled twin of an environment, or the vector environment that its package registered), the name of
+            a backend that you registered, or `"auto"`: `"kernel"` for a kernel, `"native"` for a MuJoCo task, yours
+            or the one that equals Gymnasium's in every bit, unless an option or argument needs another backend; for
+            others it measures whether `"serial"` or `"process"` is faster here. `fleet.plan` says why. Options that
+            mean nothing with the backend that is named are refused.
         device: Where `"kernel"` runs: `"cpu"` or `"cuda"`.
         stream: With `"cuda"`, the handle of the CUDA stream to run on, such as torch's `stream.cuda_stream`; by default
             CUDA's default stream. It must exist as long as the fleet and its arrays.
