@@ -114,7 +114,7 @@ def convert_values(field: np.dtype[Any], num_envs: int, name: str, value: Any) -
         with np.errstate(over="ignore"):
             converted = array.astype(dtype, casting="unsafe" if array.dtype.kind in "iub" else "same_kind")
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{argument} is not a number: pass {dtype} or an array of it") from error
+        raise InvalidArgument(f"{argument} cannot be converted to {dtype}: pass {dtype} or an array of it") from error
     lost = converted != array if array.dtype.kind in "iu" else np.isinf(converted) & np.isfinite(array)
     if lost.any():
         raise InvalidArgument(f"{argument} does not fit into {dtype}: pass a smaller number")

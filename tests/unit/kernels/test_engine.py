@@ -154,10 +154,10 @@ def test_parameters_may_differ_and_change() -> None:
 
 WRONG_PARAMS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"gaol": 1.0}, "has no parameter 'gaol', its parameters are push, goal, limit: did you mean goal?"),
-    ({"goal": "far"}, "goal='far': pass float64"),
+    ({"goal": "far"}, "goal='far' cannot be converted to float64"),
     ({"goal": [1.0, 2.0, 3.0]}, r"goal has shape \(3,\), expected \(\) for all sub-environments or \(4,\)"),
-    ({"limit": 1.5}, "limit=1.5: pass int64"),
-    ({"limit": None}, "limit=None: pass int64"),
+    ({"limit": 1.5}, "limit=1.5 cannot be converted to int64"),
+    ({"limit": None}, "limit=None cannot be converted to int64"),
 )
 
 
