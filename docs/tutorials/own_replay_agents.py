@@ -18,15 +18,15 @@ from envfleet.agents import DDDQN, SAC, Batch, OffPolicyAgent, OffPolicyConfig, 
 class RobustSAC(SAC):
     """SAC whose critics are fitted by Huber's loss, so that single large errors count less."""
 
-    def critic_loss(self, values: Tensor, goals: Tensor) -> Tensor:
-        return functional.huber_loss(values, goals.expand_as(values))
+    def critic_loss(self, values: Tensor, targets: Tensor) -> Tensor:
+        return functional.huber_loss(values, targets.expand_as(values))
 
 
 class SquaredDDDQN(DDDQN):
     """DDDQN with the squared error of Mnih et al. (2013) instead of Huber's loss."""
 
-    def value_losses(self, values: Tensor, goals: Tensor) -> Tensor:
-        return 0.5 * (values - goals).square()
+    def value_losses(self, values: Tensor, targets: Tensor) -> Tensor:
+        return 0.5 * (values - targets).square()
 
 
 # --8<-- [end:loss]
@@ -59,9 +59,9 @@ class DQN(OffPolicyAgent[OffPolicyConfig]):
         values = self._values(self.network_inputs(batch.observations))
         with torch.no_grad():
             following = self._values(self.network_inputs(batch.next_observations)).amax(dim=1)
-            goals = batch.rewards + batch.discounts * following
+            targets = batch.rewards + batch.discounts * following
         taken = values.gather(1, batch.actions[:, None]).squeeze(1)
-        loss = functional.mse_loss(taken, goals)
+        loss = functional.mse_loss(taken, targets)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()

@@ -37,8 +37,8 @@ def test_updates_are_the_cpus(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
         if agent.replay.priorities is not None:
             agent.replay.priorities.add(np.arange(lessons.ROWS))
     expected, actual = lessons.learn(agents, 100)
-    for figures, wanted in zip(actual, expected, strict=True):
-        assert figures == pytest.approx(wanted, rel=2e-3, abs=2e-3)
+    for metrics, wanted in zip(actual, expected, strict=True):
+        assert metrics == pytest.approx(wanted, rel=2e-3, abs=2e-3)
     rows = np.random.default_rng(1).standard_normal((50, 5)).astype(np.float32)
     wanted_actions, actions = (agent.act_batch(rows, deterministic=True) for agent in agents)
     assert np.mean(np.abs(actions - wanted_actions)) < 1e-3
@@ -48,9 +48,9 @@ def test_updates_are_the_cpus(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_agents_learn_and_act_the_same_from_a_file(kind: str, tmp_path: Path) -> None:
     agent_class, space, config = experience.KINDS[kind]
     agent = agent_class(experience.OBSERVATIONS, space, config, num_envs=3, seed=0, device="cuda")
-    figures = experience.Run(agent).go_on(15)
+    metrics = experience.Run(agent).go_on(15)
     assert agent.num_updates > 0
-    assert all(np.isfinite(value) for figure in figures for value in figure.values())
+    assert all(np.isfinite(value) for figure in metrics for value in figure.values())
     agent.save(tmp_path / "agent.pt", "all")
     rows = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
     expected = agent.act_batch(rows, deterministic=True)

@@ -1,4 +1,4 @@
-"""The base of all agents: actions for a batch, and a state that is saved and restored."""
+"""Base classes of all agents: actions for batches, and saved states."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ Config = TypeVar("Config")
 
 
 class Agent(abc.ABC, Generic[Config]):
-    """A policy that learns.
+    """Base class of agents: a policy that learns.
 
-    A kind of agent has a `config_class`, the dataclass of its hyperparameters. Its `_build` puts networks and
-    optimizers into `_networks` and `_learners`: those are saved and restored.
+    A subclass sets `config_class` to the dataclass of its hyperparameters. Its `_build` puts networks and optimizers
+    into `_networks` and `_learners`, which are saved and restored.
 
     Args:
-        observation_space: Of one sub-environment: Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of
-            them.
-        action_space: Of one sub-environment.
+        observation_space: Observation space of one sub-environment: Box, Discrete, MultiBinary, MultiDiscrete, or a
+            Dict or Tuple of them.
+        action_space: Action space of one sub-environment.
         config: Hyperparameters.
-        num_envs: Sub-environments it acts for.
-        seed: All its randomness derives from it; `None` draws one.
-        device: Where its networks live: `"cpu"`, `"cuda"`, …
+        num_envs: Number of sub-environments that the agent acts for.
+        seed: Seed of all random numbers; `None` for a random one.
+        device: Device of the networks: `"cpu"`, `"cuda"`, …
 
     Attributes:
         compiled_methods: Names of the methods that compiled updates replace or rely on; a subclass that overrides one
             of them learns by torch.
-        packing: How observations are held and given to networks.
-        num_transitions: Transitions it was given.
-        num_updates: Gradient updates it made.
+        packing: Converts observations to arrays and to inputs of networks.
+        num_transitions: Number of transitions that the agent has received.
+        num_updates: Number of gradient updates that it has made.
     """
 
     config_class: ClassVar[type[Any]]
@@ -70,19 +70,21 @@ class Agent(abc.ABC, Generic[Config]):
     ) -> None:
         self.packing = Packing(observation_space)
         if num_envs < 1:
-            raise InvalidArgument(f"num_envs={num_envs}: pass the number of sub-environments the agent acts for")
+            raise InvalidArgument(
+                f"num_envs={num_envs}, expected at least 1: pass the number of sub-environments that the agent acts for"
+            )
         self.observation_space, self.action_space = observation_space, action_space
         self.config: Config = self.config_class() if config is None else config
         self.num_envs, self.device = num_envs, torch.device(device)
         self.num_transitions = self.num_updates = 0
         for_weights, draws = np.random.SeedSequence(seed).spawn(2)
         self.random = Random(draws, self.device)
-        # What state_dict saves: networks with "weights", also learners with "learner", also memories with "all"; all of
-        # them have state_dict and load_state_dict.
+        # `state_dict("weights")` saves networks, "learner" also learners, "all" also memories; each of these objects
+        # has `state_dict` and `load_state_dict`.
         self._networks: dict[str, nn.Module] = {}
         self._learners: dict[str, Any] = {"random": self.random}
         self._memories: dict[str, Any] = {}
-        with torch.random.fork_rng(devices=[]):  # leaves torch's global generator as it was
+        with torch.random.fork_rng(devices=[]):  # restores torch's global generator
             torch.manual_seed(torch_seed(for_weights))
             self._build()
         if self.may_compile(self.config) and is_vector(self.packing) and self.device.type == "cpu":
@@ -90,14 +92,14 @@ class Agent(abc.ABC, Generic[Config]):
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Make networks and optimizers; called once, while torch's global generator draws from the agent's seed."""
+        """Create networks and optimizers; called once, with torch's global generator seeded by the agent's seed."""
 
     def _compile(self) -> Any:
-        """Prepare compiled updates, and return what they need; called if they can be made."""
+        """Prepare compiled updates and return their state; called only if updates can be compiled."""
 
     @classmethod
     def may_compile(cls, config: Any) -> bool:
-        """Return whether updates with these hyperparameters are compiled on the CPU, if observations are vectors."""
+        """Return whether updates with these hyperparameters can be compiled, on the CPU and for vector observations."""
         original = next((parent for parent in cls.__mro__ if "_learn_compiled" in vars(parent)), None)
         if original is None or any(getattr(cls, name) is not getattr(original, name) for name in cls.compiled_methods):
             return False  # compiled code would ignore methods that a subclass overrides
@@ -107,18 +109,18 @@ class Agent(abc.ABC, Generic[Config]):
 
     @property
     def is_compiled(self) -> bool:
-        """Return whether updates are compiled, not made by torch."""
+        """Return whether updates are compiled instead of made by torch."""
         return self._compiled is not None
 
     @property
     def name(self) -> str:
-        """Return the name of this kind of agent."""
+        """Return the name of the class."""
         return type(self).__name__
 
     # ------------------------------------------------------------------ acting
 
     def act(self, observation: Any, deterministic: bool = False) -> Any:
-        """Choose an action for one observation; it is taken to be sub-environment 0's."""
+        """Choose an action for one observation of sub-environment 0."""
         return self.act_batch(self.pack(observation)[None], deterministic)[0]
 
     def act_batch(
@@ -127,16 +129,16 @@ class Agent(abc.ABC, Generic[Config]):
         """Choose an action for every observation.
 
         Args:
-            observations: `(N, …)`, in the form of the observation space or as `pack` returns them.
-            deterministic: Whether to choose the best, without exploration.
-            env_indices: Whose observations these are, `(N,)`, for exploration that is correlated over time; `None`
+            observations: Observations in the form of the space or as `pack` returns them, `(N, …)`.
+            deterministic: True to choose the best actions, without exploration.
+            env_indices: Sub-environments of the observations, `(N,)`, for noise that is correlated over time; `None`
                 for sub-environments 0 to N - 1.
 
         Returns:
-            `(N, …)`, in the form of the action space.
+            Actions in the form of the space, `(N, …)`.
 
         Raises:
-            InvalidArgument: Observations of a wrong shape.
+            InvalidArgument: Observations have a wrong shape.
         """
         array, shape = self.pack(observations), self.packing.space.shape or ()
         if not array.ndim or array.shape[1:] != shape:
@@ -154,9 +156,9 @@ class Agent(abc.ABC, Generic[Config]):
             return self._act(self._inputs(array), deterministic, rows)
 
     def pack(self, observations: Any) -> NDArray[Any]:
-        """Return observations, with any leading dimensions, as one array: what replay buffers and rollouts hold.
+        """Return observations, with any leading dimensions, as the one array that replay buffers and rollouts store.
 
-        Arrays stay as they are; observations of a Dict or Tuple space become rows of bytes.
+        Arrays are returned unchanged; observations of a Dict or Tuple space become rows of bytes.
         """
         return self.packing.pack(observations)
 
@@ -165,45 +167,45 @@ class Agent(abc.ABC, Generic[Config]):
         """Choose actions, `(N, …)`, for inputs of networks, `(N, size)`."""
 
     def best_actions(self) -> nn.Module:
-        """Return what `act_batch` does without exploration as a module, from rows of observations to actions.
+        """Return the deterministic policy as a module, from rows of observations to actions.
 
         Raises:
-            InvalidArgument: The agent has no such module.
+            InvalidArgument: The class does not define it.
         """
         raise InvalidArgument(
-            f"{self.name} cannot be exported, as it has no best_actions(): define it to return a torch.nn.Module from "
+            f"{self.name} cannot be exported, since it does not define best_actions(): return a torch.nn.Module from "
             "rows of observations, (N, inputs), to actions"
         )
 
     def _inputs(self, observations: NDArray[Any]) -> Tensor:
-        array = np.require(observations, None, ["C", "W"])  # torch warns of arrays that it could not write to
+        array = np.require(observations, None, ["C", "W"])  # torch warns about read-only arrays
         return self.packing.rows(torch.from_numpy(array).to(self.device))
 
     # ------------------------------------------------------------------ state
 
     def weights(self) -> dict[str, dict[str, Tensor]]:
-        """Copies of the weights of all networks: what a snapshot of the policy needs."""
+        """Return copies of the weights of all networks."""
         copies: dict[str, dict[str, Tensor]] = self.state_dict("weights")["networks"]
         return copies
 
     def set_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Take over the weights of another agent of the same form."""
+        """Load the weights of another agent with the same spaces and hyperparameters."""
         for name, network in self._networks.items():
             try:
                 network.load_state_dict(weights[name])
             except (KeyError, RuntimeError) as error:
                 raise InvalidArgument(
-                    f"saved weights do not fit the network {name!r} of {self!r} ({error}): make the agent with the "
-                    "spaces and the hyperparameters of the saved one (load_agent does)"
+                    f"saved weights do not fit the network {name!r} of {self!r} ({error}): create the agent with the "
+                    "spaces and hyperparameters of the saved one, as load_agent does"
                 ) from error
 
     def state_dict(self, contents: Contents = "all") -> dict[str, Any]:
-        """Save the agent as it is now, as nested dicts of tensors, numbers and text; all of it copies.
+        """Return a copy of the agent's state as nested dicts of tensors, numbers and text.
 
         Args:
-            contents: `"weights"`: networks and counters. `"learner"`: also optimizers, generators and exploration.
-                `"all"`: also what it remembers, the replay buffer above all; with it, training goes on as if it had
-                not been interrupted, on a CPU with one thread to the last bit.
+            contents: `"weights"`: networks and counters. `"learner"`: also optimizers, generators and exploration
+                noise. `"all"`: also the replay buffer; with it, training continues as if it had not been interrupted,
+                on a CPU with one thread bit for bit.
         """
         if contents not in get_args(Contents):
             raise InvalidArgument(f"contents={contents!r}: pass one of {', '.join(map(repr, get_args(Contents)))}")
@@ -217,8 +219,8 @@ class Agent(abc.ABC, Generic[Config]):
         return copies
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another agent of the same form; what it does not hold stays as it is."""
-        state = saving.portable(state)  # optimizers would share tensors with it
+        """Load the state of an agent with the same spaces and hyperparameters; missing parts are left unchanged."""
+        state = saving.portable(state)  # a copy: optimizers would share its tensors
         self.set_weights(state["networks"])
         self.num_transitions, self.num_updates = state["counters"]["transitions"], state["counters"]["updates"]
         for kind, parts in (("learners", self._learners), ("memories", self._memories)):
@@ -226,11 +228,11 @@ class Agent(abc.ABC, Generic[Config]):
                 parts[name].load_state_dict(state[kind][name])
 
     def save(self, path: str | Path, contents: Contents = "learner") -> None:
-        """Write the agent to a file, which `load` and `load_agent` read without executing anything.
+        """Write the agent to a file that `load` and `load_agent` read without executing code.
 
         Args:
-            path: The file. It is replaced as a whole once the new one is complete.
-            contents: As in `state_dict`.
+            path: Path of the file, which is replaced atomically.
+            contents: Contents as in `state_dict`.
         """
         payload = {
             "agent": self._kind(),
@@ -243,10 +245,10 @@ class Agent(abc.ABC, Generic[Config]):
         saving.write(path, payload)
 
     def load(self, path: str | Path) -> None:
-        """Take over the state of the agent in a file; if its `num_envs` is another, only weights and counters.
+        """Load the state of a saved agent; if its `num_envs` differs, only weights and counters.
 
         Raises:
-            InvalidArgument: It is no such file, or the agent in it is of another kind or form.
+            InvalidArgument: The file is not a saved agent, or the agent's class, spaces or hyperparameters differ.
         """
         payload = saving.read(path)
         if payload["agent"] != self._kind():
@@ -256,7 +258,7 @@ class Agent(abc.ABC, Generic[Config]):
         self.restore(payload)
 
     def restore(self, payload: Mapping[str, Any]) -> None:
-        """Take over what `save` wrote: of an agent for another number of sub-environments, weights and counters."""
+        """Load the contents of a file from `save`; if its `num_envs` differs, only weights and counters."""
         state = payload["state"]
         if payload["num_envs"] != self.num_envs:
             state = {name: state[name] for name in ("networks", "counters")}
@@ -264,7 +266,7 @@ class Agent(abc.ABC, Generic[Config]):
 
     @classmethod
     def _kind(cls) -> str:
-        """Return the name that files know this kind of agent by, which `load_agent` finds the class with."""
+        """Return the name of this class in files, by which `load_agent` finds it."""
         name = cls.__name__
         is_registered = name in AGENTS and resolve(AGENTS[name]) is cls
         return name if is_registered else f"{cls.__module__}:{cls.__qualname__}"
@@ -277,7 +279,7 @@ class Agent(abc.ABC, Generic[Config]):
 
 
 class RolloutAgent(Agent[Config]):
-    """An agent that learns from rollouts of what it just did, and forgets them."""
+    """On-policy agent: learns from rollouts that it has just played."""
 
     @abc.abstractmethod
     def update(self, rollout: Rollout) -> dict[str, float]:
@@ -287,11 +289,11 @@ class RolloutAgent(Agent[Config]):
             rollout: T steps of N sub-environments.
 
         Returns:
-            Losses and other figures by name; nothing if all steps were resets.
+            Losses and other metrics by name; empty if all steps were resets.
         """
 
     def export_policy(self, deterministic: bool = False) -> MLP | None:
-        """Return the policy as a network that rollouts of kernels compile; `None` if it is none."""
+        """Return the policy as a network for compiled rollouts of kernels; `None` if it is not such a network."""
         return None
 
 

@@ -200,8 +200,8 @@ def backward(
         values: Parameters, as in `forward`.
         layers: Layers, as in `forward`.
         rows: Inputs, as in `forward`.
-        work: Workspace whose `passes[turn]` has the outputs of all layers.
-        turn: Number of that forward pass.
+        work: Workspace; `passes[turn]` are the outputs of all layers.
+        turn: Number of the forward pass.
         of_outputs: Gradients of the outputs, `(N, outputs)`.
         gradients: Buffer for the gradients of the parameters, at their offsets; empty if they are not needed.
         of_rows: Buffer for the gradients of the last columns of `rows`, `(N, columns)`; empty if they are not needed.
@@ -261,7 +261,7 @@ def take_step(step: AdamStep) -> None:
 
 
 @part
-def follow(targets: F32, values: F32, tau: float) -> None:
+def soft_update(targets: F32, values: F32, tau: float) -> None:
     """Move targets toward values by the share `tau`."""
     share = np.float32(tau)
     for number in range(targets.size):

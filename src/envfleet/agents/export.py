@@ -1,4 +1,4 @@
-"""Policies in files that other programs run: TorchScript and ONNX."""
+"""Export of policies to TorchScript and ONNX."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from envfleet.files import replacing
 
 
 class ExportedPolicy(nn.Module):
-    """What an agent does without exploration, as a module of its observations.
+    """Deterministic policy of an agent as a module.
 
-    Its arguments are the arrays of a batch of observations, one per part of the space in its order, in the space's own
-    dtypes; it returns the actions, `(N, …)`.
+    Its arguments are the arrays of a batch of observations, one per part of the space in its order, in the dtypes of
+    the space; it returns actions, `(N, …)`.
 
     Args:
-        agent: Whose policy; its weights are copied to the CPU.
+        agent: Agent to export; its weights are copied to the CPU.
     """
 
     def __init__(self, agent: Agent[Any]) -> None:
@@ -38,19 +38,19 @@ class ExportedPolicy(nn.Module):
 
 
 def export_policy(agent: Agent[Any], path: str | Path) -> None:
-    """Write the policy of an agent, without exploration, to a file that needs no envfleet to run.
+    """Write the deterministic policy of an agent to a file that runs without envfleet.
 
-    Inputs are the arrays of a batch of observations in their own dtypes, `(N, …)`: one named `observation`, or one for
-    each part of a Dict or Tuple space, in ONNX files named by its path, such as `camera.image`; in TorchScript's they
-    have no names, and are in the order of the space. The output, `action`, is `(N, …)`.
+    The inputs are the arrays of a batch of observations in the dtypes of the space, `(N, …)`: one named `observation`,
+    or one per part of a Dict or Tuple space. ONNX names a part by its path, such as `camera.image`; TorchScript has no
+    names and takes the parts in the order of the space. The output is `action`, `(N, …)`.
 
     Args:
-        agent: Whose policy.
-        path: `*.pt` for TorchScript, which `torch.jit.load` reads, or `*.onnx`, which onnxruntime and others do.
+        agent: Agent to export.
+        path: Path that ends in `.pt` for TorchScript (read it with `torch.jit.load`) or in `.onnx`.
 
     Raises:
-        InvalidArgument: The file has another suffix, or the agent does not say what its policy is.
-        MissingDependency: ONNX is asked for, and `onnx` is not installed.
+        InvalidArgument: The file has another suffix, or the agent does not define `best_actions`.
+        MissingDependency: `onnx` is not installed, for an ONNX file.
     """
     path = Path(path)
     if path.suffix not in {".pt", ".onnx"}:
@@ -59,8 +59,8 @@ def export_policy(agent: Agent[Any], path: str | Path) -> None:
     first = [np.full((2, *part.shape), getattr(part.space, "start", 0), part.space.dtype) for part in parts]
     examples = tuple(map(torch.from_numpy, first))  # a batch of 2; files take batches of any size
     with warnings.catch_warnings(), torch.no_grad(), replacing(path) as unfinished:
-        # Both are said to have successors: torch.export, whose files only PyTorch reads, and an exporter on top of it,
-        # which needs onnxscript besides.
+        # Both exporters warn that they are deprecated. The files of torch.export can only be read by PyTorch, and the
+        # new ONNX exporter additionally needs onnxscript.
         warnings.simplefilter("ignore")
         if path.suffix == ".pt":
             torch.jit.trace(policy, examples, check_trace=False).save(str(unfinished))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Hyperparameters that agents share, and the numbers that all of them may be."""
+"""Hyperparameters that agents share, and intervals of valid values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Number = TypeVar("Number", bound=float | None)
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """The numbers that a hyperparameter may be, as a part of its type.
+    """Valid values of a hyperparameter, as part of its type.
 
     Attributes:
-        low: The least; left out if there is no highest.
-        high: The highest; `None`: all finite ones above `low`.
+        low: Minimum, inclusive if there is a maximum.
+        high: Inclusive maximum; `None` for all finite numbers above `low`.
     """
 
     low: float
@@ -37,26 +37,27 @@ Share = Annotated[float, Interval(0, 1)]
 
 
 def between(start: float, end: float, share: float) -> float:
-    """Return the number that lies a share of the way from one to another: the first below 0, the last above 1."""
+    """Return the linear interpolation from `start` to `end`, with the share clipped to [0, 1]."""
     return start + (end - start) * min(max(share, 0.0), 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """Hyperparameters of every agent: its networks are made of an encoder and dense layers, and learned by Adam.
+    """Hyperparameters of every agent: networks of an encoder and dense layers, optimized by Adam.
 
     Attributes:
-        learning_rate: Of Adam, at first.
-        learning_rate_end: Of Adam after `learning_rate_transitions`, in a straight line until then; `None`: it stays.
-        learning_rate_transitions: See there.
+        learning_rate: Initial learning rate of Adam.
+        learning_rate_end: Learning rate after `learning_rate_transitions`, reached linearly; `None` for a constant one.
+        learning_rate_transitions: Transitions over which the learning rate changes.
         hidden: Widths of the hidden layers of every network.
-        activation: After each of them: `"relu"` or `"tanh"`.
-        layer_norm: Whether their outputs are normalized before the activation (Ba et al. 2016, arXiv:1607.06450).
-        network: `"module:name"` of what makes the encoder: a callable that takes the observation space and returns a
-            `torch.nn.Module` from observations to features, `(N, size)`. `None`: vectors need none, images go through
-            convolutions, choices become one-hot or learned vectors, parts of a Dict or Tuple are encoded one by one.
-        compiled: Whether updates are compiled by numba where they can be: with networks of dense layers on the CPU, if
-            numba is installed. Elsewhere, and if not, torch makes them; `is_compiled` of the agent says so.
+        activation: Activation of the hidden layers: `"relu"` or `"tanh"`.
+        layer_norm: True to normalize hidden layers before the activation (Ba et al. 2016, arXiv:1607.06450).
+        network: `"module:name"` of a callable that takes the observation space and returns the encoder: a
+            `torch.nn.Module` from observations to features, `(N, size)`. By default vectors are not encoded, images go
+            through convolutions, choices become one-hot or learned vectors, and parts of a Dict or Tuple are encoded
+            one by one.
+        compiled: True to compile updates by numba if possible: networks of dense layers on the CPU, with numba
+            installed. Otherwise torch makes the updates; see `is_compiled` of the agent.
     """
 
     learning_rate: Positive[float] = 3e-4
@@ -87,26 +88,26 @@ class NetworkConfig:
             raise InvalidArgument(f"{type(self).__name__}.activation={self.activation!r}: pass 'tanh' or 'relu'")
 
     def learning_rate_after(self, transitions: int) -> float:
-        """Return the learning rate after so many transitions."""
+        """Return the learning rate after a number of transitions."""
         end = self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
         return between(self.learning_rate, end, transitions / self.learning_rate_transitions)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(NetworkConfig):
-    """Hyperparameters of every agent that learns from a replay buffer.
+    """Hyperparameters of agents that learn from a replay buffer.
 
     Attributes:
         gamma: Discount per step.
         batch_size: Transitions per update.
-        capacity: Transitions that the replay buffer holds.
-        warmup: Transitions during which actions are drawn uniformly and nothing is learned.
-        num_steps: Rewards that are summed before a value is bootstrapped (n-step returns).
-        target_tau: How far targets move towards their networks in one update.
-        max_grad_norm: Gradients longer than this are shortened; `None` never.
-        normalize_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
-        replay_device: Where the replay buffer lives, such as `"cpu"` if a GPU has no room for it; `None`: with the
-            networks.
+        capacity: Capacity of the replay buffer in transitions.
+        warmup: Transitions with uniformly random actions and without updates, at the start.
+        num_steps: Steps of n-step returns.
+        target_tau: Share of the way that target networks move toward their networks in a soft update.
+        max_grad_norm: Maximum norm of gradients, which are scaled down to it; `None` for no limit.
+        normalize_observations: True to normalize observations by the running mean and variance.
+        replay_device: Device of the replay buffer, such as `"cpu"` if it does not fit on the GPU; `None` for the device
+            of the networks.
     """
 
     gamma: Share = 0.99

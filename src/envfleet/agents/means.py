@@ -1,4 +1,4 @@
-"""Means of the figures of many updates."""
+"""Means of the metrics of several updates."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from torch import Tensor
 
 
 class Means:
-    """Means of named figures.
+    """Running means of named metrics.
 
     Attributes:
-        count: Updates that were added.
+        count: Number of updates.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._figures: dict[str, list[Tensor | float]] = {}
 
-    def add(self, figures: Mapping[str, Tensor | float]) -> None:
-        """Add the figures of one update; not every update has to have every figure."""
+    def add(self, metrics: Mapping[str, Tensor | float]) -> None:
+        """Add the metrics of one update, not necessarily all of them."""
         self.count += 1
-        for name, value in figures.items():
+        for name, value in metrics.items():
             self._figures.setdefault(name, []).append(value.detach() if isinstance(value, Tensor) else value)
 
     def result(self) -> dict[str, float]:
-        """Return the mean of every figure."""
+        """Return the mean of every metric."""
         return {name: sum(map(float, values)) / len(values) for name, values in self._figures.items()}

@@ -1,4 +1,4 @@
-"""Transitions over n steps, for many sub-environments at once, on their way into a replay buffer."""
+"""n-step transitions of many sub-environments, written to a replay buffer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from envfleet.errors import InvalidArgument
 
 
 class NStepWriter:
-    """Joins up to n consecutive transitions of each sub-environment into one (Sutton 1988), and adds it to a buffer.
+    """Combine up to n consecutive transitions of each sub-environment into one (Sutton 1988) and add it to a buffer.
 
-    A transition is added when n rewards have been seen, or when its episode ends: then with fewer, and the last
-    observation's value counts unless the episode terminated. One compiled call does all of it.
+    A transition is added after n rewards, or with fewer at the end of its episode; then the value of the last
+    observation counts unless the episode terminated. It is one compiled call.
 
     Args:
-        replay: The buffer.
-        num_envs: Sub-environments.
-        num_steps: n; 1 adds transitions as they are.
+        replay: Replay buffer.
+        num_envs: Number of sub-environments.
+        num_steps: Number n of steps; 1 adds transitions unchanged.
         gamma: Discount per step.
     """
 
@@ -34,29 +34,32 @@ class NStepWriter:
         observation, action, *_ = replay.row_forms
         forms = ((num_steps, observation), (num_steps, action), (num_steps, (1, np.float64)), (1, observation))
         self._counts = np.zeros(num_envs, np.int64)
-        # Observations, actions and rewards of what was not added yet, `(n, num_envs, size)` each; row [k, i] is the
-        # k-th oldest of sub-environment i. Last come the latest next observations, `(1, num_envs, size)`.
+        # Observations, actions and rewards of steps that were not added yet, `(n, num_envs, size)` each; row [k, i] is
+        # the k-th oldest of sub-environment i. The last array has the latest next observations, `(1, num_envs, size)`.
         self._kept = tuple(np.zeros((steps, num_envs, size), dtype) for steps, (size, dtype) in forms)
         self._nothing = tuple(kept[0, :0] for kept in self._kept)
 
     def write(self, transitions: Transitions, actions: NDArray[Any]) -> None:
-        """Take one step's transitions, at most one per sub-environment, with actions as they are learned."""
-        given = (transitions.observations, actions, transitions.rewards, transitions.next_observations)
+        """Add the transitions of one step, at most one per sub-environment, with encoded actions."""
+        columns = (transitions.observations, actions, transitions.rewards, transitions.next_observations)
         rows = tuple(
             np.ascontiguousarray(array, kept.dtype).reshape(len(array), kept.shape[2])
-            for array, kept in zip(given, self._kept, strict=True)
+            for array, kept in zip(columns, self._kept, strict=True)
         )
         ends = (transitions.terminated, transitions.ended)
         if self._num_steps > 1:
             if (most := transitions.env_indices.max(initial=0)) >= len(self._counts):
-                raise InvalidArgument(f"transitions of sub-environment {most}: make the agent with num_envs={most + 1}")
+                raise InvalidArgument(
+                    f"a transition of sub-environment {most}, expected 0 to {len(self._counts) - 1}: create the agent "
+                    f"with num_envs={most + 1}"
+                )
             self._add(transitions.env_indices, ends, rows, self._kept, self._counts)
-        else:  # as if each had waited in a row of its own
+        else:  # every transition is complete
             count, kept = len(transitions), tuple(array[None] for array in rows)
             self._add(np.arange(count), ends, self._nothing, kept, np.ones(count, np.int64))
 
     def cut(self, env_indices: NDArray[np.int64]) -> None:
-        """End running episodes that nobody will finish, as truncated after their last step."""
+        """End unfinished episodes as truncated after their last step."""
         if self._counts[env_indices].any():
             count = len(env_indices)
             ends = (np.zeros(count, np.bool_), np.ones(count, np.bool_))
@@ -64,48 +67,48 @@ class NStepWriter:
 
     def _add(
         self, env_indices: NDArray[np.int64], ends: tuple[NDArray[np.bool_], NDArray[np.bool_]],
-        given: tuple[NDArray[Any], ...], kept: tuple[NDArray[Any], ...], counts: NDArray[np.int64],
+        rows: tuple[NDArray[Any], ...], kept: tuple[NDArray[Any], ...], counts: NDArray[np.int64],
     ) -> None:  # fmt: skip
         arrays, place = self._replay.room(len(env_indices) * self._num_steps)
-        self._replay.add(arrays, _add(env_indices, ends, given, kept, counts, self._powers, arrays, place))
+        self._replay.add(arrays, _add(env_indices, ends, rows, kept, counts, self._powers, arrays, place))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
+        """Return the state for `load_state_dict`."""
         return {"counts": self._counts.copy(), "kept": [array.copy() for array in self._kept]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another."""
+        """Restore a state from `state_dict`."""
         self._counts, self._kept = as_array(state["counts"]), tuple(map(as_array, state["kept"]))
 
 
 @part
 def _copy(values: NDArray[Any], to: NDArray[Any]) -> None:
-    """Copy a row; an assignment of numba's takes many times as long."""
+    """Copy a row by a loop, since numba's assignment of slices is much slower."""
     for place in range(len(values)):
         to[place] = values[place]
 
 
 @compiled
 def _add(
-    rows: NDArray[np.int64], ends: tuple[NDArray[np.bool_], NDArray[np.bool_]], given: tuple[NDArray[Any], ...],
+    rows: NDArray[np.int64], ends: tuple[NDArray[np.bool_], NDArray[np.bool_]], new: tuple[NDArray[Any], ...],
     kept: tuple[NDArray[Any], ...], counts: NDArray[np.int64], powers: NDArray[np.float64],
     held: tuple[NDArray[Any], ...], place: int,
 ) -> int:  # fmt: skip
-    """Keep what is given, then add the oldest of each row that is full, and all of those that ended; return how many.
+    """Keep new steps, then write the oldest of each full row and all of each ended row; return the number written.
 
-    They are held from `place` on, around the end, the oldest of all rows first.
+    They are written to `held` from `place` on, wrapping around at the end, oldest first.
     """
     terminated, ended = ends
     observations, actions, rewards, following = kept
     held_observations, held_actions, held_rewards, held_discounts, held_following = held
     num_steps, capacity, number = len(rewards), len(held_rewards), 0
-    for index in range(len(given[0])):
+    for index in range(len(new[0])):
         row = rows[index]
         age = counts[row]
-        _copy(given[0][index], observations[age, row])
-        _copy(given[1][index], actions[age, row])
-        rewards[age, row, 0] = given[2][index, 0]
-        _copy(given[3][index], following[0, row])
+        _copy(new[0][index], observations[age, row])
+        _copy(new[1][index], actions[age, row])
+        rewards[age, row, 0] = new[2][index, 0]
+        _copy(new[3][index], following[0, row])
         counts[row] = age + 1
     for age in range(num_steps):
         for index, row in enumerate(rows):

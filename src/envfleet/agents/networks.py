@@ -1,4 +1,4 @@
-"""The networks of all agents: encoders of observations, and dense layers behind them."""
+"""Networks of agents: encoders of observations followed by dense layers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents.descent import Flat
 from envfleet.agents.hyperparameters import NetworkConfig
+from envfleet.agents.optimizer import ParameterBuffer
 from envfleet.agents.packing import PackedArray, Packing
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
@@ -23,23 +23,23 @@ _MODULES = {"relu": nn.ReLU, "tanh": nn.Tanh}
 Network = TypeVar("Network", bound=nn.Module)
 
 _SMALLEST_VARIANCE = 1e-8
-_MOST_ONE_HOT = 64  # of more values each has a vector of so many numbers, which is learned
+_MOST_ONE_HOT = 64  # choices with more values have learned vectors of this size
 
 
 def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Module, int]:
-    """Return a new module from rows, as `Packing.rows` has them, to features, and the number of features.
+    """Return a new encoder, a module from rows of `Packing.rows` to features, and the number of features.
 
-    Vectors are features as they are: then it is `nn.Identity`. Choices become one-hot vectors, or learned ones if they
-    are many. Images (three dimensions of uint8 or bool) go through convolutions. Parts of Dict and
-    Tuple observations are encoded each in its own way, and their features are concatenated.
+    For vectors it is `nn.Identity`. Choices become one-hot vectors, or learned vectors if they have many values. Images
+    (three dimensions of uint8 or bool) go through convolutions. Parts of Dict and Tuple observations are encoded
+    separately, and their features are concatenated.
 
     Args:
-        packing: Of the observations.
-        network: `"module:name"` of a callable that makes the encoder instead. It is called with the observation space
+        packing: Packing of the observations.
+        network: `"module:name"` of a callable that creates the encoder instead. It is called with the observation space
             and returns a module, which is called with a batch of observations and returns features, `(N, size)`.
 
     Raises:
-        InvalidArgument: There is no such callable, or what it makes is no such module.
+        InvalidArgument: The callable does not exist, or does not return such a module.
     """
     if network is None and is_vector(packing):
         return nn.Identity(), packing.num_inputs
@@ -47,19 +47,19 @@ def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Modul
     try:
         with torch.no_grad():
             features = encoder(torch.zeros(2, packing.num_inputs))
-    except Exception as error:  # whatever a module of the user's own may raise
+    except Exception as error:  # user code can raise anything
         raise InvalidArgument(f"network={network!r} failed on 2 observations of {packing.original}: {error}") from error
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
-        found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
+        result = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
         raise InvalidArgument(
-            f"network={network!r} returned {found} for a batch of 2 observations, expected a tensor of shape "
+            f"network={network!r} returned {result} for a batch of 2 observations, expected a tensor of shape "
             "(2, number of features): flatten all but the first dimension"
         )
     return encoder, features.shape[1]
 
 
 class PartEncoder(nn.Module):
-    """Encodes the parts of an observation and concatenates their features."""
+    """Encode the parts of an observation and concatenate their features."""
 
     def __init__(self, packing: Packing) -> None:
         super().__init__()
@@ -67,16 +67,16 @@ class PartEncoder(nn.Module):
         self.parts = nn.ModuleList(_encoder_of(part) for part in packing.parts)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """`(N, inputs)` to `(N, features)`."""
+        """Return features, `(N, features)`, of rows, `(N, inputs)`."""
         columns = self._packing.columns(rows)
         return torch.cat([encode(column) for encode, column in zip(self.parts, columns, strict=True)], dim=1)
 
 
 class ChoiceEncoder(nn.Module):
-    """Choices as one-hot vectors, or as learned ones where there are many.
+    """Encode choices as one-hot vectors, or as learned vectors if they have many values.
 
     Args:
-        counts: Values of each choice.
+        counts: Number of values of each choice.
     """
 
     def __init__(self, counts: list[int]) -> None:
@@ -87,7 +87,7 @@ class ChoiceEncoder(nn.Module):
         )
 
     def forward(self, rows: Tensor) -> Tensor:
-        """`(N, choices)`, counted from 0, to `(N, features)`."""
+        """Return features, `(N, features)`, of choices counted from 0, `(N, choices)`."""
         features = []
         for table, count, column in zip(self.tables, self._counts, rows.unbind(dim=1), strict=True):
             if count > _MOST_ONE_HOT:
@@ -98,13 +98,13 @@ class ChoiceEncoder(nn.Module):
 
 
 class ImageEncoder(nn.Sequential):
-    """Convolutions: those of Mnih et al. 2015 for images of 36 pixels and more, one of 16 filters for smaller ones.
+    """Convolutions: those of Mnih et al. 2015 for images of 36 pixels and more, one layer of 16 filters for others.
 
-    The latter is that of MinAtar (Young & Tian 2019, arXiv:1903.03176).
+    The latter is the network of MinAtar (Young & Tian 2019, arXiv:1903.03176).
 
     Args:
-        shape: Of an image; its channels are the dimension that differs from two equal ones, else the smaller of the
-            first and the last.
+        shape: Shape of an image; the channels are the dimension that differs from two equal ones, otherwise the smaller
+            of the first and the last.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -120,20 +120,20 @@ class ImageEncoder(nn.Sequential):
         super().__init__(*layers, nn.Flatten())
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
-        """`(N, pixels)` to `(N, features)`."""
+        """Return features, `(N, features)`, of images, `(N, pixels)`."""
         images = input.reshape(-1, *self._shape)
         features: Tensor = super().forward(images if self._is_first else images.permute(0, 3, 1, 2))  # type: ignore[no-untyped-call]
         return features
 
 
 class OwnEncoder(nn.Module):
-    """A module of the user's own, which sees observations in the form of their space.
+    """User-defined encoder, which receives observations in the form of their space.
 
     Boxes are float32 (uint8 scaled to [0, 1]), choices int64 from 0; Dicts are dicts, Tuples are tuples.
 
     Args:
-        packing: Of the observations.
-        network: `"module:name"`.
+        packing: Packing of the observations.
+        network: `"module:name"` of the callable that creates the module.
     """
 
     def __init__(self, packing: Packing, network: str) -> None:
@@ -144,22 +144,23 @@ class OwnEncoder(nn.Module):
             self.module: nn.Module = make(packing.original)
         except TypeError as error:
             raise InvalidArgument(
-                f"network={network!r} cannot be called with the observation space ({error}): let it take that alone"
+                f"network={network!r} cannot be called with the observation space ({error}): define it with that "
+                "single argument"
             ) from error
         if not isinstance(self.module, nn.Module):
             raise InvalidArgument(
-                f"network={network!r} made a {type(self.module).__name__}, expected a torch.nn.Module: name a callable "
-                "that takes the observation space and returns a module"
+                f"network={network!r} returned a {type(self.module).__name__}, expected a torch.nn.Module: name a "
+                "callable that takes the observation space and returns a module"
             )
 
     def forward(self, rows: Tensor) -> Tensor:
-        """`(N, inputs)` to `(N, features)`."""
+        """Return features, `(N, features)`, of rows, `(N, inputs)`."""
         features: Tensor = self.module(self._packing.nest(rows))
         return features
 
 
 def is_vector(packing: Packing) -> bool:
-    """Return whether dense layers can take observations as they are."""
+    """Return whether observations are vectors, which need no encoder."""
     return not packing.is_nested and not any(part.counts or part.is_image for part in packing.parts)
 
 
@@ -170,7 +171,7 @@ def _encoder_of(part: PackedArray) -> nn.Module:
 
 
 def mlp(sizes: Sequence[int], config: NetworkConfig) -> nn.Sequential:
-    """Return a fully connected network with an activation after every layer but the last, normalized before it."""
+    """Return dense layers, with layer norm (if configured) and activation after each but the last."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), *_behind(outputs, config)]
@@ -178,7 +179,7 @@ def mlp(sizes: Sequence[int], config: NetworkConfig) -> nn.Sequential:
 
 
 def _behind(outputs: int, config: NetworkConfig) -> list[nn.Module]:
-    """Return what follows a hidden layer."""
+    """Return the modules after a hidden layer."""
     norm = [nn.LayerNorm(outputs)] if config.layer_norm else []
     return [*norm, _MODULES[config.activation]()]
 
@@ -206,14 +207,14 @@ class DuelingNetwork(nn.Module):
         self.heads.out_features += 1
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """`(N, inputs)` to `(N, num_actions)`."""
+        """Return action values, `(N, num_actions)`, for inputs, `(N, inputs)`."""
         outputs: Tensor = self.heads(self.body(self.encoder(inputs)))
         value, advantages = outputs[:, :1], outputs[:, 1:]
         return self._packing.masked(inputs, value + advantages - advantages.mean(dim=1, keepdim=True))
 
 
 class Critics(nn.Module):
-    """Two action-value networks behind one encoder of observations."""
+    """Two action-value networks with a shared encoder of observations."""
 
     def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
         super().__init__()
@@ -221,11 +222,11 @@ class Critics(nn.Module):
         self.critics = nn.ModuleList(mlp([inputs + size, *config.hidden, 1], config) for _ in range(2))
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """`(N, …)` each to values `(2, N)`."""
+        """Return values of both critics, `(2, N)`, for observations and actions, `(N, …)` each."""
         return self._values(self.encoder(observations), actions, len(self.critics))
 
-    def judge(self, observations: Tensor, actions: Tensor, num_critics: int | None = None) -> Tensor:
-        """Return the same by the first critics, or by all, for gradients of actions only."""
+    def action_values(self, observations: Tensor, actions: Tensor, num_critics: int | None = None) -> Tensor:
+        """Return values of the first critics (by default both), with gradients of the actions but not the encoder."""
         with torch.no_grad():
             features = self.encoder(observations)
         return self._values(features, actions, num_critics or len(self.critics))
@@ -235,20 +236,20 @@ class Critics(nn.Module):
         return torch.stack([critic(inputs).squeeze(1) for critic in self.critics[:num_critics]])
 
 
-def target_of(network: Network) -> tuple[Network, Flat]:
-    """Return a copy that is not learned, and those of its parameters that follow the learned ones."""
+def make_target(network: Network) -> tuple[Network, ParameterBuffer]:
+    """Return a target network, and the buffer of its parameters for soft updates."""
     target = copy.deepcopy(network).requires_grad_(False)
     pairs = zip(target.parameters(), network.parameters(), strict=True)
-    return target, Flat(copied for copied, parameter in pairs if parameter.requires_grad)
+    return target, ParameterBuffer(copied for copied, parameter in pairs if parameter.requires_grad)
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of a stream, by element, in float64; saved with the networks.
+    """Running mean and variance of each element, in float64; saved with the networks.
 
-    Batches are joined by the formula of Chan, Golub and LeVeque (1979), which does not lose digits.
+    Batches are combined by the numerically stable formula of Chan, Golub and LeVeque (1979).
 
     Args:
-        size: Elements.
+        size: Number of elements.
     """
 
     count: Tensor
@@ -263,23 +264,23 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, rows: Tensor) -> None:
-        """Take in more, `(M, size)`."""
+        """Add rows, `(M, size)`."""
         rows = rows.double()
         count, mean = len(rows), rows.mean(dim=0)
         total = self.count + count
-        apart = mean - self.mean
-        self.squares += (rows - mean).square().sum(dim=0) + apart.square() * self.count * count / total
-        self.mean += apart * count / total
+        difference = mean - self.mean
+        self.squares += (rows - mean).square().sum(dim=0) + difference.square() * self.count * count / total
+        self.mean += difference * count / total
         self.count.copy_(total)
 
     @property
     def deviation(self) -> Tensor:
-        """Standard deviation, `(size,)`; 1 before anything was seen, and where nothing varies."""
+        """Standard deviation, `(size,)`; 1 before the first update, and for constant elements."""
         variance = self.squares / self.count.clamp(min=1.0)
         return torch.where(variance > _SMALLEST_VARIANCE, variance, torch.ones_like(variance)).sqrt()
 
     def forward(self, values: Tensor) -> Tensor:
-        """Bring values to mean 0 and variance 1, in their own dtype; they stay as they are before anything was seen."""
+        """Normalize values to mean 0 and variance 1, in their dtype; unchanged before the first update."""
         return (values - self.mean.to(values.dtype)) / self.deviation.to(values.dtype)
 
     def restore(self, values: Tensor) -> Tensor:
@@ -287,27 +288,27 @@ class RunningMoments(nn.Module):
         return values * self.deviation.to(values.dtype) + self.mean.to(values.dtype)
 
 
-def check_moments(space: spaces.Space[Any], config: Any) -> None:
+def check_normalizable(space: spaces.Space[Any], config: Any) -> None:
     """Check that observations can be normalized.
 
     Raises:
-        InvalidArgument: They are choices, or have parts.
+        InvalidArgument: The space is not a Box or MultiBinary.
     """
     if not isinstance(space, (spaces.Box, spaces.MultiBinary)):
         raise InvalidArgument(
             f"{type(config).__name__}.normalize_observations=True for observations of {space}, expected a Box or "
-            "MultiBinary: choices have no mean, leave it out"
+            "MultiBinary: set it to False"
         )
 
 
 class ActorCritic(nn.Module):
-    """A network for the policy and one for values, apart from each other, with the moments of what they see.
+    """Separate networks for policy and values, with running moments of observations and values.
 
     Args:
-        packing: Of observations.
-        outputs: Of the policy.
-        config: Of the networks.
-        initial_log_std: Of the outputs, to be learned; `None` if they are not the means of a distribution.
+        packing: Packing of observations.
+        outputs: Number of outputs of the policy.
+        config: Hyperparameters of the networks.
+        initial_log_std: Initial log standard deviation, which is learned; `None` if outputs are logits.
     """
 
     def __init__(self, packing: Packing, outputs: int, config: NetworkConfig, initial_log_std: float | None) -> None:
@@ -326,20 +327,20 @@ class ActorCritic(nn.Module):
         self.value_moments = RunningMoments(1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return what the policy is made of, `(B, outputs)`."""
+        """Return the outputs of the policy network, `(B, outputs)`."""
         outputs: Tensor = self.actor(self.actor_encoder(self.observation_moments(inputs)))
         return self._packing.masked(inputs, outputs) if self._masks else outputs
 
     def raw_values(self, inputs: Tensor) -> Tensor:
-        """Values as the critic learns them, `(B,)`."""
+        """Return normalized values, `(B,)`, the outputs of the critic."""
         values: Tensor = self.critic(self.critic_encoder(self.observation_moments(inputs)))
         return values.squeeze(-1)
 
     @torch.no_grad()
-    def take_returns(self, returns: Tensor) -> None:
-        """Take returns, `(B,)`, into the moments of values, and keep what the critic says as it is.
+    def update_value_moments(self, returns: Tensor) -> None:
+        """Add returns, `(B,)`, to the moments of values without changing the values of the critic.
 
-        Its last layer makes up for the change of scale (PopArt, van Hasselt et al. 2016, arXiv:1602.07714, equation 6).
+        The last layer compensates for the change of scale (PopArt, van Hasselt et al. 2016, arXiv:1602.07714).
         """
         moments, last = self.value_moments, self.critic[-1]
         mean, deviation = moments.mean.clone(), moments.deviation
@@ -349,10 +350,10 @@ class ActorCritic(nn.Module):
         list(last.parameters())[1].add_(((mean - moments.mean) / moments.deviation).to(torch.float32))
 
     def export(self, scale: float) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """W and b of every layer of the actor, float64, with the normalization of observations in the first.
+        """Return weight and bias of every layer of the actor, float64; the first includes the normalization.
 
         Args:
-            scale: By which observations are divided before that.
+            scale: Divisor of observations before they are normalized.
         """
         arrays = [parameter.detach().double().cpu().numpy() for parameter in self.actor.parameters()]
         (weight, bias), *others = zip(arrays[::2], arrays[1::2], strict=True)

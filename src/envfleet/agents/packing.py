@@ -1,4 +1,4 @@
-"""Observations of any space as one array each, and as rows of numbers for networks."""
+"""Observations of any space as one array, and as rows of numbers for networks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from envfleet.errors import InvalidArgument
 from envfleet.fleet.layout import SpaceLayout
 
 MASK = "action_mask"
-_EXCLUDED = -1e9  # the output for an action that must not be taken; finite, as sums of its products with 0 are to be 0
+_EXCLUDED = -1e9  # output for an excluded action; finite, so that its product with 0 is 0
 
 
 def encode(observations: Tensor) -> Tensor:
-    """Return arrays, `(N, …)`, as float32 rows, `(N, size)`, images in uint8 scaled to [0, 1]."""
+    """Return arrays, `(N, …)`, as float32 rows, `(N, size)`, with uint8 scaled to [0, 1]."""
     rows = observations.flatten(start_dim=1) if observations.dim() > 1 else observations[:, None]
     return rows.float() / 255.0 if rows.dtype == torch.uint8 else rows.float()
 
 
 def fits_float32(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which values are finite in float32, which is what networks see and replay buffers hold."""
+    """Return a mask of values that are finite in float32, the dtype of networks and replay buffers."""
     with np.errstate(over="ignore"):
         return np.asarray(np.isfinite(values.astype(np.float32, copy=False)))
 
@@ -34,17 +34,17 @@ class PackedArray:
     """One array of an observation.
 
     Args:
-        path: The keys and indices that lead to it.
-        space: Box, Discrete, MultiBinary or MultiDiscrete.
+        path: Keys and indices of the array in the observation.
+        space: Space of the array: Box, Discrete, MultiBinary or MultiDiscrete.
 
     Attributes:
-        name: Its path, such as `"camera.image"`; `"observation"` if it is all there is.
-        space: As above.
-        shape: Of one value.
-        size: Elements of one value.
-        dtype: That it is packed in: one byte per element where that is enough, else float32.
-        counts: How many values each of its choices has; empty if it has none.
-        is_image: Whether it has three dimensions of uint8 or bool.
+        name: Path, such as `"camera.image"`; `"observation"` if the observation is one array.
+        space: Space of the array.
+        shape: Shape of one value.
+        size: Number of elements of one value.
+        dtype: Dtype of packed values: one byte per element if possible, otherwise float32.
+        counts: Number of values of each choice; empty for Box and MultiBinary.
+        is_image: True for three dimensions of uint8 or bool.
     """
 
     def __init__(self, path: tuple[str | int, ...], space: Any) -> None:
@@ -65,37 +65,37 @@ class PackedArray:
         return encode(values)
 
     def fits(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which values, `(N, …)`, are finite in float32 or valid choices, as bools of the same shape."""
+        """Return a mask of values, `(N, …)`, that are finite in float32 or valid choices."""
         if not self.counts:
             return fits_float32(values)
         numbers = values.reshape(-1, self.size) - np.ravel(self.space.start)
         return ((numbers >= 0) & (numbers < self.counts)).reshape(values.shape)
 
     def shaped(self, rows: Tensor) -> Tensor:
-        """Return what `numbers` made, `(N, size)`, as `(N, …)`; choices as int64."""
+        """Undo `numbers` except for scaling: return rows, `(N, size)`, as `(N, …)`; choices as int64."""
         values = rows.reshape(-1, *self.shape)
         return values.long() if self.counts else values
 
 
 class Packing:
-    """One array per observation, whatever the space.
+    """Conversion of observations of a space to one array and to inputs of networks.
 
-    Observations that are arrays stay as they are. Those of `Dict` and `Tuple` spaces become rows of bytes, which hold
-    uint8 and bool as they are and all else as float32, so that replay buffers and rollouts know nothing of their parts.
+    Arrays are left unchanged. Observations of `Dict` and `Tuple` spaces become rows of bytes (uint8 and bool unchanged,
+    everything else as float32), so that other code need not handle their parts.
 
     Args:
-        space: Of one observation: Box, Discrete, MultiBinary or MultiDiscrete, or a Dict or Tuple of them.
+        space: Observation space: Box, Discrete, MultiBinary or MultiDiscrete, or a Dict or Tuple of them.
 
     Attributes:
-        original: The space.
-        parts: Its arrays, in its order.
-        is_nested: Whether it is a Dict or Tuple.
-        space: Of a packed observation.
-        num_inputs: Numbers per observation, as networks get them.
-        mask: Which of the parts is a mask of actions: that with the key `"action_mask"` of a Dict; `None` without one.
+        original: Observation space.
+        parts: Arrays of an observation, in the order of the space.
+        is_nested: True for a Dict or Tuple.
+        space: Space of a packed observation.
+        num_inputs: Number of inputs of networks per observation.
+        mask: Index of the part that is an action mask, the key `"action_mask"` of a Dict; `None` without one.
 
     Raises:
-        InvalidArgument: The space holds something else.
+        InvalidArgument: The space has other parts.
 
     Examples:
         >>> packing = Packing(spaces.Dict(image=spaces.Box(0, 255, (2, 2, 1), np.uint8), speed=spaces.Discrete(3)))
@@ -109,7 +109,7 @@ class Packing:
         if self._layout.num_objects:
             raise InvalidArgument(
                 f"the observation space is {space}, expected Box, Discrete, MultiBinary or MultiDiscrete, or a Dict or "
-                "Tuple of them: leave other parts out (gymnasium.wrappers.FilterObservation), or make numbers of them "
+                "Tuple of them: remove other parts (gymnasium.wrappers.FilterObservation), or convert them to numbers "
                 "(TransformObservation)"
             )
         leaves = zip(self._layout.leaves, self._layout.apart(space), strict=True)
@@ -121,13 +121,13 @@ class Packing:
         self.space: spaces.Space[Any] = spaces.Box(0, 255, (size_bytes,), np.uint8) if self.is_nested else space
 
     def pack(self, observations: Any) -> NDArray[Any]:
-        """Return observations as one array; packed ones are returned as they are.
+        """Return observations as one array; arrays are returned unchanged.
 
         Args:
-            observations: In the form of the space, any number of leading dimensions before it.
+            observations: Observations in the form of the space, with any leading dimensions.
 
         Returns:
-            The leading dimensions, then the shape of `space`.
+            Array with the leading dimensions, then the shape of `space`.
         """
         if not self.is_nested or isinstance(observations, np.ndarray):
             return np.asarray(observations)
@@ -151,14 +151,14 @@ class Packing:
         return np.concatenate(columns, axis=-1)
 
     def unpack(self, packed: Tensor) -> list[Tensor]:
-        """Return the arrays of packed observations, one `(N, …)` per part."""
+        """Return the parts of packed observations, `(N, …)` each."""
         if not self.is_nested:
             return [packed]
         sizes = [part.size * part.dtype.itemsize for part in self.parts]
         values = []
         for part, column in zip(self.parts, torch.split(packed, sizes, dim=1), strict=True):
             if part.dtype != np.uint8:
-                aligned = column.clone(memory_format=torch.contiguous_format)  # a view of floats must be
+                aligned = column.clone(memory_format=torch.contiguous_format)  # required for a view of floats
                 typed = aligned.view(torch.float32)
             else:
                 typed = column if part.space.dtype == np.uint8 else column.bool()
@@ -173,11 +173,11 @@ class Packing:
         return self._layout.batch([value.numpy().astype(part.space.dtype) for part, value in values])
 
     def columns(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the part of rows, `(N, num_inputs)`, that each part of an observation has, `(N, size)`."""
+        """Split rows, `(N, num_inputs)`, into the columns of each part, `(N, size)`."""
         return torch.split(rows, [part.size for part in self.parts], dim=1)
 
     def check_mask(self, num_actions: int) -> None:
-        """Check that a mask of actions is one of so many.
+        """Check that the action mask has `num_actions` elements.
 
         Raises:
             InvalidArgument: It has another number of elements.
@@ -185,24 +185,24 @@ class Packing:
         if self.mask is not None and (size := self.parts[self.mask].size) != num_actions:
             raise InvalidArgument(
                 f"{MASK!r} of the observations has {size} elements, expected one for each of {num_actions} actions: "
-                "let it have a 1 for each that may be taken, or rename it if it is no mask"
+                "pass 1 for each valid action and 0 for others, or rename the key if it is not a mask"
             )
 
     def masked(self, rows: Tensor, outputs: Tensor) -> Tensor:
-        """Return outputs for actions, `(N, actions)`, those that the mask in `rows` excludes far below all others."""
+        """Return outputs for actions, `(N, actions)`, with a large negative number for excluded actions."""
         return outputs if self.mask is None else outputs.masked_fill(self.columns(rows)[self.mask] == 0, _EXCLUDED)
 
     def nest(self, rows: Tensor) -> Any:
         """Return rows, `(N, num_inputs)`, in the form of the space; choices as int64 from 0."""
-        # Tensors in place of arrays.
+        # The layout accepts tensors, too.
         values: Any = [part.shaped(column) for part, column in zip(self.parts, self.columns(rows), strict=True)]
         return self._layout.batch(values)
 
     def rows(self, packed: Tensor) -> Tensor:
-        """Return packed observations, `(N, …)`, as networks get them, float32 `(N, num_inputs)`."""
+        """Return packed observations, `(N, …)`, as inputs of networks, float32 `(N, num_inputs)`."""
         return self.join(self.unpack(packed))
 
     def join(self, values: list[Tensor]) -> Tensor:
-        """Return the arrays of observations, one `(N, …)` per part, as networks get them."""
+        """Return the parts of observations, `(N, …)` each, as inputs of networks."""
         rows = [part.numbers(value) for part, value in zip(self.parts, values, strict=True)]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)

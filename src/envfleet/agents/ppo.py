@@ -17,10 +17,10 @@ from envfleet.agents import compiled
 from envfleet.agents.actions import MOST, CategoricalPolicy, SquashedPolicy
 from envfleet.agents.agent import RolloutAgent
 from envfleet.agents.compiled import F32, AdamStep, Workspace
-from envfleet.agents.descent import Adam, layers_of, workspace
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, NotNegative, Positive, Share
 from envfleet.agents.means import Means
-from envfleet.agents.networks import ActorCritic, check_moments
+from envfleet.agents.networks import ActorCritic, check_normalizable
+from envfleet.agents.optimizer import Adam, layer_table, make_workspace
 from envfleet.fleet.rollout import Rollout, generalised_advantages
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.native.blas import one_blas_thread
@@ -28,7 +28,7 @@ from envfleet.native.blas import one_blas_thread
 _PART = 1 << 16  # rows
 _FINITE_LOG_RATIO = 20.0  # what keeps its exponential, and a mean of many, finite
 _LARGEST_LOG_RATIO = math.log(3.0)  # dual-clip PPO (Ye et al. 2020, arXiv:1912.09729): else one such action is all
-_FIGURES = ("policy_loss", "value_loss", "entropy", "divergence", "clipped")
+_METRIC_NAMES = ("policy_loss", "value_loss", "entropy", "divergence", "clipped")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class PPOConfig(NetworkConfig):
     initial_log_std: float = 0.0
 
 
-class Lessons(NamedTuple):
+class Samples(NamedTuple):
     """What there is to learn from in M steps: tensors, or arrays of float32 for compiled code.
 
     Attributes:
@@ -99,7 +99,7 @@ class PPO(RolloutAgent[PPOConfig]):
     def _build(self) -> None:
         config, action_space = self.config, self.action_space
         if config.normalize_observations:
-            check_moments(self.observation_space, config)
+            check_normalizable(self.observation_space, config)
         self._policy: CategoricalPolicy | SquashedPolicy
         if isinstance(action_space, spaces.Discrete):
             self._policy, log_std = CategoricalPolicy(action_space), None
@@ -149,7 +149,7 @@ class PPO(RolloutAgent[PPOConfig]):
             rollout: T steps of N sub-environments.
 
         Returns:
-            Losses and other figures by name, means over the updates; nothing if all steps were resets.
+            Losses and other metrics by name, means over the updates; nothing if all steps were resets.
         """
         config, is_valid = self.config, torch.from_numpy(~rollout.is_reset.reshape(-1)).to(self.device)
         count = int(is_valid.sum())
@@ -163,19 +163,19 @@ class PPO(RolloutAgent[PPOConfig]):
             outputs = self._pass(self._network, 0, inputs)
             old_log_probs, _ = self._policy.log_probs(outputs, self._network.log_std, targets)
         if config.normalize_values:
-            self._network.take_returns(returns)
+            self._network.update_value_moments(returns)
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
         goals = self._network.value_moments(returns)
 
         self._optimizer.learning_rate = config.learning_rate_after(self.num_transitions)
-        random, lessons = self.random.torch, Lessons(inputs, targets, old_log_probs, advantages, goals)
+        random, lessons = self.random.torch, Samples(inputs, targets, old_log_probs, advantages, goals)
         orders = [torch.randperm(count, generator=random, device=self.device) for _ in range(config.num_epochs)]
         learn = self._learn_compiled if self.is_compiled else self._learn_by_torch
-        figures = learn(lessons, torch.stack(orders))
+        metrics = learn(lessons, torch.stack(orders))
         if config.normalize_observations:  # only now: what played the rollout is what was compared with
             self._network.observation_moments.update(inputs)
         self.num_transitions += count
-        return figures
+        return metrics
 
     def _judge(self, rollout: Rollout, inputs: Tensor) -> tuple[Tensor, ...]:
         """Advantages and returns of all steps, `(T * N,)` each."""
@@ -208,18 +208,18 @@ class PPO(RolloutAgent[PPOConfig]):
         moments = self._network.observation_moments
         return (moments(inputs) if moments.count else inputs).numpy()
 
-    def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
+    def _learn_by_torch(self, lessons: Samples, orders: Tensor) -> dict[str, float]:
         """Make all updates of a rollout by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
         means, most, num_parts = Means(), self.config.target_kl, min(self.config.num_minibatches, orders.shape[1])
         for part in (part for order in orders for part in order.tensor_split(num_parts)):
-            figures = self._descend_once(Lessons(*(column[part] for column in lessons)))
-            means.add(figures)
-            if most is not None and float(figures["divergence"]) > most:
+            metrics = self._descend_once(Samples(*(column[part] for column in lessons)))
+            means.add(metrics)
+            if most is not None and float(metrics["divergence"]) > most:
                 break
         self.num_updates += means.count
         return means.result()
 
-    def _descend_once(self, lessons: Lessons) -> dict[str, Tensor]:
+    def _descend_once(self, lessons: Samples) -> dict[str, Tensor]:
         config, advantages = self.config, lessons.advantages
         outputs = self._network(lessons.observations)
         log_probs, entropies = self._policy.log_probs(outputs, self._network.log_std, lessons.targets)
@@ -230,11 +230,11 @@ class PPO(RolloutAgent[PPOConfig]):
         value_loss = (self._network.raw_values(lessons.observations) - lessons.goals).square().mean()
         entropy = entropies.mean()
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-        self._optimizer.descend(loss)
+        self._optimizer.minimize(loss)
         with torch.no_grad():  # the estimate that is never negative, http://joschu.net/blog/kl-approx.html
             divergence = (log_ratios.expm1() - log_ratios).mean()
             clipped_share = (ratios != clipped).float().mean()
-        return dict(zip(_FIGURES, (policy_loss, value_loss, entropy, divergence, clipped_share), strict=True))
+        return dict(zip(_METRIC_NAMES, (policy_loss, value_loss, entropy, divergence, clipped_share), strict=True))
 
     # ------------------------------------------------------------------ the same, compiled
 
@@ -244,23 +244,23 @@ class PPO(RolloutAgent[PPOConfig]):
             isinstance(self._policy, CategoricalPolicy), config.clip, config.value_weight, config.entropy_weight,
             math.inf if config.target_kl is None else config.target_kl,
         )  # fmt: skip
-        return layers_of(self._network.actor, self._network.critic)
+        return layer_table(self._network.actor, self._network.critic)
 
-    def _learn_compiled(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
+    def _learn_compiled(self, lessons: Samples, orders: Tensor) -> dict[str, float]:
         """Do what `_learn_by_torch` does."""
         layers: Any = self._compiled
         count = orders.shape[1]
         num_parts = min(self.config.num_minibatches, count)
-        work = workspace(-(-count // num_parts), layers)
+        work = make_workspace(-(-count // num_parts), layers)
         targets = lessons.targets.float().reshape(len(lessons.targets), -1)
-        columns = Lessons(self._rows(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
+        columns = Samples(self._rows(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
         learned = self._optimizer.next_step(layers)
         arguments = (learned, columns, orders.numpy(), num_parts, self._settings, work)
         with one_blas_thread():
             made, sums = _learn_rollout(*arguments)
         self._optimizer.count += made - 1
         self.num_updates += made
-        return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
+        return dict(zip(_METRIC_NAMES, (sums / made).tolist(), strict=True))
 
 
 class _Settings(NamedTuple):
@@ -273,32 +273,32 @@ class _Settings(NamedTuple):
 
 @compiled.compiled_without_gil
 def _learn_rollout(
-    learned: AdamStep, lessons: Lessons, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
+    learned: AdamStep, lessons: Samples, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
 ) -> tuple[int, NDArray[np.float64]]:
-    """Make all updates of a rollout; return how many, and the sums of their figures."""
+    """Make all updates of a rollout; return how many, and the sums of their metrics."""
     values, gradients, means, squares, layers, steps, rate, epsilon, max_norm = learned
     inputs, targets, log_probs, advantages, goals = lessons
     count, made = orders.shape[1], 0
-    sums, figures = np.zeros(5), np.zeros(5)
+    sums, metrics = np.zeros(5), np.zeros(5)
     for order in orders:
         stop = 0
         for part in range(num_parts):
             start = stop
             stop += count // num_parts + (part < count % num_parts)
             rows = order[start:stop]
-            batch = Lessons(inputs[rows], targets[rows], log_probs[rows], advantages[rows], goals[rows])
+            batch = Samples(inputs[rows], targets[rows], log_probs[rows], advantages[rows], goals[rows])
             this_step = AdamStep(values, gradients, means, squares, layers, steps + made, rate, epsilon, max_norm)
-            _fit(this_step, batch, settings, work, figures)
+            _fit(this_step, batch, settings, work, metrics)
             made += 1
-            sums += figures
-            if figures[3] > settings.target_kl:
+            sums += metrics
+            if metrics[3] > settings.target_kl:
                 return made, sums
     return made, sums
 
 
 @compiled.part
-def _fit(learned: AdamStep, batch: Lessons, settings: _Settings, work: Workspace, figures: NDArray[np.float64]) -> None:
-    """Make one update, and write its figures."""
+def _fit(learned: AdamStep, batch: Samples, settings: _Settings, work: Workspace, metrics: NDArray[np.float64]) -> None:
+    """Make one update, and write its metrics."""
     values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.observations)
     found = compiled.forward(values, layers[1], batch.observations, work.passes[0])
     of_values, missing = np.empty((count, 1), np.float32), 0.0
@@ -307,21 +307,21 @@ def _fit(learned: AdamStep, batch: Lessons, settings: _Settings, work: Workspace
         missing += error * error
         of_values[row, 0] = 2 * settings.value_weight * error / count
     compiled.backward(values, layers[1], batch.observations, work, 0, of_values, gradients, of_values[:0])
-    figures[1] = missing / count
+    metrics[1] = missing / count
 
     outputs = compiled.forward(values, layers[0], batch.observations, work.passes[0])
     log_stds = gradients.size - (0 if settings.is_discrete else outputs.shape[1])  # where they begin
     if settings.is_discrete:
-        slopes = _fit_choices(outputs, batch, settings, figures)
+        slopes = _fit_choices(outputs, batch, settings, metrics)
     else:
-        slopes = _fit_normal(outputs, values[log_stds:], gradients[log_stds:], batch, settings, figures)
+        slopes = _fit_normal(outputs, values[log_stds:], gradients[log_stds:], batch, settings, metrics)
     compiled.backward(values, layers[0], batch.observations, work, 0, slopes, gradients, slopes[:0])
     compiled.take_step(learned)
 
 
 @compiled.part
 def _fit_normal(
-    means: F32, log_stds: F32, of_stds: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]
+    means: F32, log_stds: F32, of_stds: F32, batch: Samples, settings: _Settings, metrics: NDArray[np.float64]
 ) -> F32:
     """Return the gradients of means, and write those of the logarithms of standard deviations; see `log_probs`."""
     count, size = means.shape
@@ -339,19 +339,19 @@ def _fit_normal(
             scaled[row, column] = (batch.targets[row, column] - mean) * scales[column]
             total += scaled[row, column] * scaled[row, column]
         log_probs[row] = base - 0.5 * total
-    pushes = _push(log_probs, batch, settings, figures)
+    pushes = _push(log_probs, batch, settings, metrics)
     of_stds.fill(-settings.entropy_weight)
     for row in range(count):
         for column in range(size):
             is_inside = abs(means[row, column]) <= most
             of_stds[column] += pushes[row] * (scaled[row, column] * scaled[row, column] - 1)
             scaled[row, column] *= pushes[row] * scales[column] if is_inside else np.float32(0)
-    figures[2] = entropy
+    metrics[2] = entropy
     return scaled
 
 
 @compiled.part
-def _fit_choices(logits: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]) -> F32:
+def _fit_choices(logits: F32, batch: Samples, settings: _Settings, metrics: NDArray[np.float64]) -> F32:
     """Return the gradients of logits."""
     count, size = logits.shape
     slopes, entropies = np.empty((count, size), np.float32), np.empty(count, np.float32)
@@ -365,20 +365,20 @@ def _fit_choices(logits: F32, batch: Lessons, settings: _Settings, figures: NDAr
             logs[row, column] = logits[row, column] - shift
             entropy -= math.exp(logs[row, column]) * logs[row, column]
         entropies[row], log_probs[row] = entropy, logs[row, int(batch.targets[row, 0])]
-    pushes, weight = _push(log_probs, batch, settings, figures), np.float32(settings.entropy_weight / count)
+    pushes, weight = _push(log_probs, batch, settings, metrics), np.float32(settings.entropy_weight / count)
     for row in range(count):
         for column in range(size):
             log = logs[row, column]
             of_entropy = weight * (log + entropies[row])
             slopes[row, column] = np.float32(math.exp(log)) * (of_entropy - pushes[row])
         slopes[row, int(batch.targets[row, 0])] += pushes[row]
-    figures[2] = entropies.mean()
+    metrics[2] = entropies.mean()
     return slopes
 
 
 @compiled.part
-def _push(log_probs: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]) -> F32:
-    """Return the gradients of the logarithms of chances, `(M,)`, and write the figures of the policy."""
+def _push(log_probs: F32, batch: Samples, settings: _Settings, metrics: NDArray[np.float64]) -> F32:
+    """Return the gradients of the logarithms of chances, `(M,)`, and write the metrics of the policy."""
     count, loss, divergence, clipped_share = len(log_probs), 0.0, 0.0, 0.0
     pushes = np.empty(count, np.float32)
     for row in range(count):
@@ -392,5 +392,5 @@ def _push(log_probs: F32, batch: Lessons, settings: _Settings, figures: NDArray[
         pushes[row] = -ratio * advantage / count if is_free and not is_far else 0.0
         divergence += math.expm1(log_ratio) - log_ratio
         clipped_share += ratio != clipped
-    figures[0], figures[3], figures[4] = loss / count, divergence / count, clipped_share / count
+    metrics[0], metrics[3], metrics[4] = loss / count, divergence / count, clipped_share / count
     return pushes

@@ -1,4 +1,4 @@
-"""Generators that agents draw from, and noise that is correlated over time."""
+"""Random number generators of agents, and noise that is correlated over time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from envfleet.agents.saving import as_array
 
 
 class Random:
-    """Generators from one seed: of what acts, and of what learns, as both may happen at once.
+    """Generators of an agent; acting and learning have separate ones, as both can run at the same time.
 
     Args:
-        seed: Theirs; each of them gets a child of it.
-        device: Of what the torch generator draws.
+        seed: Seed whose children seed the generators.
+        device: Device of the torch generator.
 
     Attributes:
-        numpy: Of acting, for draws in arrays.
-        replay: Of learning, likewise.
-        torch: Of learning, for draws in tensors on `device`.
+        numpy: Generator for acting.
+        replay: Generator for sampling batches.
+        torch: Generator for noise during learning, on `device`.
     """
 
     def __init__(self, seed: np.random.SeedSequence, device: torch.device | str = "cpu") -> None:
@@ -32,7 +32,7 @@ class Random:
         self.torch.manual_seed(torch_seed(for_torch))
 
     def normal(self, like: torch.Tensor) -> torch.Tensor:
-        """Draw standard normal numbers in the shape, dtype and place of another tensor."""
+        """Return standard normal numbers in the shape and dtype and on the device of another tensor."""
         return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=self.torch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -41,32 +41,32 @@ class Random:
         return {"numpy": acting, "replay": learning, "torch": self.torch.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another; torch's stays if that was another kind of device's."""
+        """Restore a state from `state_dict`; torch's is ignored if it comes from another kind of device."""
         self.numpy.bit_generator.state, self.replay.bit_generator.state = state["numpy"], state["replay"]
         if len(state["torch"]) == len(self.torch.get_state()):
             self.torch.set_state(state["torch"].cpu())
 
 
 def torch_seed(seed: np.random.SeedSequence) -> int:
-    """Return a seed that torch takes, an int64 that is not negative."""
+    """Return a seed for torch, a nonnegative int64."""
     return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def colored_sequences(
     shape: tuple[int, ...], length: int, exponent: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Draw sequences of normal noise whose power falls with frequency f as `f ** -exponent`.
+    """Draw sequences of normal noise with power proportional to `f ** -exponent` at frequency f.
 
     The spectrum is drawn and transformed back (Timmer and König 1995); every value has mean 0 and variance 1.
 
     Args:
-        shape: Of the sequences.
-        length: Values of each.
-        exponent: 0 is white, 1 pink, 2 red.
-        rng: Draws them.
+        shape: Shape of the batch of sequences.
+        length: Length of a sequence.
+        exponent: 0 for white, 1 for pink, 2 for red noise.
+        rng: Random number generator.
 
     Returns:
-        float64 `(*shape, length)`.
+        Sequences, float64 `(*shape, length)`.
     """
     frequencies = np.fft.rfftfreq(length)
     is_real = np.isin(frequencies, (0.0, 0.5))
@@ -81,22 +81,22 @@ def colored_sequences(
 
 
 class ColoredNoise:
-    """A noise sequence for each sub-environment, begun anew with each of its episodes.
+    """One noise sequence per sub-environment, which is replaced at the start of each episode.
 
     Pink noise explores better than white or red in most continuous tasks (Eberhard et al. 2023).
 
     Args:
-        num_envs: Sub-environments.
-        size: Values per step of each.
-        exponent: 0 is white, 1 pink, 2 red.
-        length: Steps after which a sequence that was not begun anew ends and another follows; the longest episode.
-        rng: Draws them; the agent keeps (and saves) it.
+        num_envs: Number of sub-environments.
+        size: Values per step and sub-environment.
+        exponent: 0 for white, 1 for pink, 2 for red noise.
+        length: Length of a sequence in steps; in a longer episode another one follows. Pass the longest episode.
+        rng: Random number generator, which the agent saves.
     """
 
     def __init__(self, num_envs: int, size: int, exponent: float, length: int, rng: np.random.Generator) -> None:
         self._exponent, self._rng = exponent, rng
         self._sequences = np.zeros((num_envs, size, length), np.float32)
-        self._places = np.full(num_envs, length)  # of the next value; `length` where a sequence is to be drawn
+        self._places = np.full(num_envs, length)  # index of the next value; `length` if a new sequence is needed
 
     def draw(self, env_indices: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the next values of these sub-environments, float32 `(len(env_indices), size)`."""
@@ -118,5 +118,5 @@ class ColoredNoise:
         return {"sequences": self._sequences.copy(), "places": self._places.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another."""
+        """Restore a state from `state_dict`."""
         self._sequences, self._places = as_array(state["sequences"]), as_array(state["places"])

@@ -1,4 +1,4 @@
-"""Replay buffers: what was experienced, drawn from uniformly or by priority."""
+"""Replay buffers, sampled uniformly or by priority."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
 
 COLUMNS = ("observations", "actions", "rewards", "discounts", "next_observations")
-_GATHERED = 8  # batches at once
+_BATCHES_PER_GATHER = 8
 _SMALLEST_ERROR = 1e-3
 
 
 class Batch(NamedTuple):
-    """B transitions drawn from a buffer: tensors on its device, or arrays.
+    """B transitions sampled from a buffer: tensors on its device, or arrays.
 
     Attributes:
-        observations: `(B, …)`, as they are held; for compiled code float32 `(B, inputs)`.
-        actions: `(B, …)`.
-        rewards: float32 `(B,)`.
-        discounts: What the value of `next_observations` is multiplied by, float32 `(B,)`.
-        next_observations: `(B, …)`, as above.
-        weights: Importance weights, float32 `(B,)`; 1 where sampling is uniform.
-        indices: Their places in the buffer, int64 `(B,)`, always an array.
+        observations: Observations as stored, `(B, …)`; for compiled code float32 `(B, inputs)`.
+        actions: Actions, `(B, …)`.
+        rewards: Rewards, float32 `(B,)`.
+        discounts: Factors of the values of `next_observations`, float32 `(B,)`.
+        next_observations: Next observations, like `observations`.
+        weights: Importance weights, float32 `(B,)`; 1 with uniform sampling.
+        indices: Positions in the buffer, int64 `(B,)`, always an array.
     """
 
     observations: Any
@@ -44,37 +44,37 @@ class Batch(NamedTuple):
     indices: NDArray[np.int64]
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch as tensors on a device; what is there is not copied."""
+        """Return the batch as tensors on a device, without copies if it is there."""
         return Batch._make((*(torch.as_tensor(column, device=device) for column in self[:-1]), self.indices))
 
     def arrays(self) -> Batch:
-        """Return the batch as compiled code reads it; where it can, without copies."""
+        """Return the batch as arrays for compiled code, without copies if possible."""
         columns = (_rows(self.observations), *self[1:4], _rows(self.next_observations), self.weights)
         return Batch._make((*map(np.ascontiguousarray, columns), self.indices))
 
 
 def _rows(observations: Any) -> NDArray[np.float32]:
     array = np.asarray(observations)
-    is_plain = array.dtype == np.float32 and array.ndim == 2  # torch takes longer to find out
+    is_plain = array.dtype == np.float32 and array.ndim == 2  # faster than asking torch
     return array if is_plain else encode(torch.from_numpy(array)).numpy()
 
 
 class ReplayBuffer:
-    """The last `capacity` transitions, drawn from uniformly with replacement, or by priority.
+    """Ring buffer of the last `capacity` transitions, sampled uniformly with replacement or by priority.
 
     The value of a transition is `rewards + discounts * V(next_observations)`.
 
-    Memory is taken as it is filled: per transition twice an observation in its own dtype (floats as float32, images as
-    uint8), an action and two float32. `size_bytes` is what a full buffer takes.
+    Memory is allocated as it is filled: per transition two observations (floats as float32, images as uint8), an action
+    and two float32. `size_bytes` is the size of a full buffer.
 
     Args:
-        capacity: Transitions held; the oldest give way.
-        observation_space: Of one sub-environment.
-        action_shape: Of one action as the agent learns it.
-        action_dtype: Likewise.
-        rng: What sampling draws from; the agent keeps (and saves) it.
-        device: Where the transitions are held; sampled batches are there as well.
-        priorities: What transitions are drawn by, instead of uniformly.
+        capacity: Maximum number of transitions; the oldest are overwritten.
+        observation_space: Observation space of one sub-environment.
+        action_shape: Shape of one stored action.
+        action_dtype: Dtype of stored actions.
+        rng: Random number generator for sampling, which the agent saves.
+        device: Device of the transitions and of sampled batches.
+        priorities: Priorities of the transitions; `None` for uniform sampling.
 
     Examples:
         >>> space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
@@ -94,19 +94,21 @@ class ReplayBuffer:
         priorities: Priorities | None = None,
     ) -> None:
         if capacity < 1:
-            raise InvalidArgument(f"capacity={capacity}: pass the number of transitions to hold, at least 1")
+            raise InvalidArgument(f"capacity={capacity}, expected at least 1: pass the maximum number of transitions")
         shape, dtype = observation_space.shape, observation_space.dtype
         if shape is None or dtype is None:
-            raise InvalidArgument(f"a replay buffer cannot hold {observation_space}, expected arrays: flatten it")
+            raise InvalidArgument(
+                f"a replay buffer cannot store {observation_space}, expected a space of arrays: flatten it"
+            )
         held = torch.float32 if dtype.kind == "f" else torch.from_numpy(np.empty(0, dtype)).dtype
         number = ((), torch.float32)
         self._forms = ((shape, held), (action_shape, action_dtype), number, number, (shape, held))
         self.capacity, self.device, self.priorities = capacity, torch.device(device), priorities
         self._rng, self._next, self._size = rng, 0, 0
-        self._is_host = self.device.type == "cpu"  # whose memory NumPy and compiled code write to
+        self._is_host = self.device.type == "cpu"  # NumPy and compiled code write to its memory
 
     @functools.cached_property
-    def _columns(self) -> list[torch.Tensor]:  # made when they are first needed: agents that only play have none
+    def _columns(self) -> list[torch.Tensor]:  # allocated on first use: agents that only play need none
         return [torch.empty((self.capacity, *shape), dtype=dtype, device=self.device) for shape, dtype in self._forms]
 
     @functools.cached_property
@@ -118,27 +120,27 @@ class ReplayBuffer:
 
     @property
     def row_forms(self) -> list[tuple[int, Any]]:
-        """Elements and NumPy's dtype of what `room` has of each column, in the order of `COLUMNS`."""
+        """Elements per row and NumPy dtype of each column of `room`, in the order of `COLUMNS`."""
         return [(math.prod(shape), torch.empty(0, dtype=dtype).numpy().dtype) for shape, dtype in self._forms]
 
     @property
     def size_bytes(self) -> int:
-        """Memory of a full buffer."""
+        """Size of a full buffer in bytes."""
         return self.capacity * sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._forms)
 
     def room(self, count: int) -> tuple[tuple[NDArray[Any], ...], int]:
-        """Return where to write up to `count` transitions that `add` is told of.
+        """Return memory to write up to `count` transitions to, before `add`.
 
         Returns:
-            An array for each column, `(rows, elements)`, and the row of the first transition; the others follow it,
-            around the end.
+            An array per column, `(rows, elements)`, and the row of the first transition; the others follow, wrapping
+            around at the end.
         """
         if self._is_host:
             return self._arrays, self._next
         return tuple(np.empty((count, size), dtype) for size, dtype in self.row_forms), 0
 
     def add(self, arrays: tuple[NDArray[Any], ...], count: int) -> None:
-        """Take in `count` transitions that were written to `room`; of more than `capacity` the last ones stay."""
+        """Add `count` transitions that were written to `room`; of more than `capacity`, the last ones are kept."""
         next_place, last = self._next, min(count, self.capacity)
         self._next, self._size = (next_place + count) % self.capacity, min(self._size + count, self.capacity)
         if self._is_host and self.priorities is None:
@@ -153,7 +155,7 @@ class ReplayBuffer:
             self.priorities.add(places)
 
     def sample(self, batch_size: int) -> Batch:
-        """Draw `batch_size` transitions.
+        """Sample `batch_size` transitions.
 
         Raises:
             InvalidArgument: The buffer is empty.
@@ -175,14 +177,14 @@ class ReplayBuffer:
         return Batch._make((*drawn, weights, indices))
 
     def batches(self, count: int, batch_size: int) -> Iterator[Batch]:
-        """Draw as `sample` does `count` times; without priorities several batches are gathered at once.
+        """Sample `count` batches; without priorities, several are gathered at once.
 
-        Those of a buffer on the CPU are arrays.
+        Batches of a buffer on the CPU are arrays.
 
         Raises:
             InvalidArgument: The buffer is empty.
         """
-        most = _GATHERED if self.priorities is None else 1  # priorities may change in between
+        most = _BATCHES_PER_GATHER if self.priorities is None else 1  # priorities may change in between
         for first in range(0, count, most):
             rows = min(most, count - first) * batch_size
             joint = self._draw(rows)
@@ -191,20 +193,20 @@ class ReplayBuffer:
                 yield joint if rows == batch_size else Batch._make(column[part] for column in joint)
 
     def clear(self) -> None:
-        """Forget all transitions."""
+        """Remove all transitions."""
         self._next = self._size = 0
         if self.priorities is not None:
             self.priorities.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes: copies of the transitions there are, and the place of the next."""
+        """Return the state for `load_state_dict`: copies of the transitions, and the position of the next one."""
         columns = (column[: self._size].cpu().clone() for column in self._columns)
         priorities = None if self.priorities is None else self.priorities.state_dict()
         place = {"next": self._next, "size": self._size, "capacity": self.capacity}
         return {"columns": dict(zip(COLUMNS, columns, strict=True)), "priorities": priorities, **place}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold what another buffer of the same capacity held, at the same places.
+        """Restore a state from `state_dict` of a buffer with the same capacity.
 
         Raises:
             InvalidArgument: The capacity differs.
@@ -221,11 +223,10 @@ class ReplayBuffer:
 
 
 def sum_tree(capacity: int) -> NDArray[np.float64]:
-    """Return zeros whose prefix sums are searched in logarithmic time.
+    """Return a sum tree of zeros, which finds prefix sums in logarithmic time.
 
-    A binary tree in one array: node 1 is the root, the children of node i are 2 i and 2 i + 1, and the leaves, which
-    are the numbers, are the second half. A parent is always the sum of its children as they are, so rounding errors do
-    not add up over time.
+    It is a binary tree in one array: node 1 is the root, the children of node i are 2 i and 2 i + 1, and the second
+    half are the leaves. A parent is always recomputed as the sum of its children, so rounding errors do not accumulate.
 
     Examples:
         >>> tree = sum_tree(4)
@@ -238,48 +239,48 @@ def sum_tree(capacity: int) -> NDArray[np.float64]:
 
 @compiled
 def set_leaves(tree: NDArray[np.float64], places: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-    """Set the numbers at these places, none below 0; of a place that is named twice the last one counts."""
+    """Set nonnegative leaves; if a place is repeated, the last value counts."""
     for number, leaf in enumerate(places):
-        place = leaf + len(tree) // 2
-        tree[place] = values[number]
-        while place > 1:
-            place //= 2
-            tree[place] = tree[2 * place] + tree[2 * place + 1]
+        node = leaf + len(tree) // 2
+        tree[node] = values[number]
+        while node > 1:
+            node //= 2
+            tree[node] = tree[2 * node] + tree[2 * node + 1]
 
 
 @compiled
 def find_leaves(tree: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Find, for every sum, the first place at which the numbers up to it add up to more.
+    """Return, for every sum, the first leaf whose prefix sum is larger.
 
     Args:
-        tree: The numbers.
-        sums: From 0 to below the sum of all, which is `tree[1]`.
+        tree: Sum tree.
+        sums: Numbers from 0 to the total, `tree[1]`, exclusive.
 
     Returns:
-        Places whose number is above 0, even where `sums` is rounded up to that of all.
+        Places of leaves above 0, even if a sum was rounded up to the total.
     """
-    found = np.empty(len(sums), np.int64)
+    places = np.empty(len(sums), np.int64)
     for number in range(len(sums)):
-        rest, place = sums[number], 1
-        while 2 * place < len(tree):
-            left = tree[2 * place]
-            place *= 2
-            if rest >= left and tree[place + 1] > 0:
-                rest, place = rest - left, place + 1
-        found[number] = place - len(tree) // 2
-    return found
+        rest, node = sums[number], 1
+        while 2 * node < len(tree):
+            left = tree[2 * node]
+            node *= 2
+            if rest >= left and tree[node + 1] > 0:
+                rest, node = rest - left, node + 1
+        places[number] = node - len(tree) // 2
+    return places
 
 
 class Priorities:
     """Priorities of the transitions of a replay buffer (Schaul et al. 2016, arXiv:1511.05952, section 3).
 
-    New transitions get the highest priority seen so far, so that each is likely to be drawn soon.
+    New transitions get the highest priority so far, so that each is likely to be sampled soon.
 
     Args:
-        capacity: Of the buffer.
-        alpha: Exponent of priorities: 0 is uniform.
-        beta: Returns the exponent of the importance weights of the next batch: 1 makes up for the bias of sampling in
-            full, 0 not at all. The largest weight of a batch is 1.
+        capacity: Capacity of the buffer.
+        alpha: Exponent of priorities; 0 for uniform sampling.
+        beta: Function that returns the exponent of the next batch's importance weights: 1 corrects the bias of sampling
+            completely, 0 not at all. The largest weight of a batch is 1.
     """
 
     def __init__(self, capacity: int, alpha: float = 0.6, beta: Callable[[], float] = lambda: 1.0) -> None:
@@ -287,14 +288,14 @@ class Priorities:
         self._tree, self._highest = sum_tree(capacity), 1.0
 
     def add(self, places: NDArray[np.int64]) -> None:
-        """Give these places the highest priority there is."""
+        """Set the priority of new transitions to the highest one."""
         set_leaves(self._tree, places, np.full(len(places), self._highest))
 
     def draw(self, count: int, size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Draw places, one from each of as many equal slices of all priority, of a buffer of `size` transitions.
+        """Sample places of a buffer of `size` transitions, one from each of `count` equal slices of all priority.
 
         Returns:
-            The places, and their importance weights, `(count,)` each.
+            Places and importance weights, `(count,)` each.
         """
         slices = (np.arange(count) + rng.random(count)) / count
         places, total = find_leaves(self._tree, slices * self._tree[1]), self._tree[1]
@@ -302,7 +303,7 @@ class Priorities:
         return places, (weights / weights.max()).astype(np.float32)
 
     def set_errors(self, places: NDArray[np.int64], errors: NDArray[Any]) -> None:
-        """Give transitions the priority `(|error| + 0.001) ** alpha`, so that none is never drawn again.
+        """Set priorities to `(|error| + 0.001) ** alpha`, so that every transition can be sampled again.
 
         Args:
             places: `indices` of a batch, `(B,)`.
@@ -313,13 +314,13 @@ class Priorities:
         set_leaves(self._tree, places, priorities)
 
     def clear(self) -> None:
-        """Forget all of them but the highest."""
+        """Remove all priorities except the highest."""
         self._tree[:] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
+        """Return the state for `load_state_dict`."""
         return {"tree": self._tree.copy(), "highest": self._highest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another."""
+        """Restore a state from `state_dict`."""
         self._tree, self._highest = as_array(state["tree"]), float(state["highest"])

@@ -1,4 +1,4 @@
-"""From the steps of a fleet to transitions: what may be learned from, in every autoreset mode."""
+"""Transitions for learning from the steps of a fleet, in every autoreset mode."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from envfleet.fleet.outcomes import final_observations, find_resets
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Transitions:
-    """M transitions of as many sub-environments; none of them joins two episodes.
+    """M transitions of M sub-environments, each within one episode.
 
     Attributes:
-        observations: Acted on, `(M, …)`.
-        actions: `(M, …)`.
-        rewards: float64 `(M,)`.
-        terminated: The episode ended here and has no future, bool `(M,)`.
-        truncated: The episode was cut off here: its value goes on, bool `(M,)`.
-        next_observations: What the action led to, `(M, …)`; where the episode ended its last observation, never the
-            first one of the next episode.
-        env_indices: The sub-environment of each, int64 `(M,)`.
+        observations: Observations before the actions, `(M, …)`.
+        actions: Actions, `(M, …)`.
+        rewards: Rewards, float64 `(M,)`.
+        terminated: True where the episode terminated, bool `(M,)`.
+        truncated: True where the episode was truncated, so that the value of the next observation counts, bool `(M,)`.
+        next_observations: Observations after the actions, `(M, …)`; at the end of an episode its last observation,
+            never the first one of the next episode.
+        env_indices: Sub-environment of each transition, int64 `(M,)`.
     """
 
     observations: NDArray[Any]
@@ -44,18 +44,18 @@ class Transitions:
 
     @property
     def ended(self) -> NDArray[np.bool_]:
-        """Return where an episode ended, bool `(M,)`."""
+        """True where an episode ended, bool `(M,)`."""
         return self.terminated | self.truncated
 
 
 class TransitionWriter:
-    """Turns consecutive steps of a fleet into transitions.
+    """Convert consecutive steps of a fleet to transitions.
 
-    It remembers the last observation of every sub-environment. It holds copies, so the fleet may be one with
-    `copy=False`, and packs observations of Dict and Tuple spaces as agents do.
+    It keeps copies of the last observations, so the fleet can have `copy=False`, and packs observations of Dict and
+    Tuple spaces as agents do.
 
     Args:
-        fleet: Whose steps; other vector environments become one by `envfleet.adopt`.
+        fleet: Fleet that is stepped; convert other vector environments with `envfleet.adopt`.
 
     Examples:
         >>> import envfleet
@@ -72,11 +72,11 @@ class TransitionWriter:
         self._last: NDArray[Any] | None = None
 
     def reset(self, observations: Any, env_indices: Sequence[int] | NDArray[Any] | None = None) -> None:
-        """Begin episodes: after `fleet.reset`, or after a reset of some.
+        """Start episodes after a reset of all or some sub-environments.
 
         Args:
-            observations: The first ones, a row for each of `env_indices`.
-            env_indices: Whose; `None` for all.
+            observations: First observations, one row per entry of `env_indices`.
+            env_indices: Sub-environments that were reset; `None` for all.
         """
         firsts = self._pack(observations)
         rows, num_envs = self._rows(env_indices, len(firsts)), self._fleet.num_envs
@@ -89,7 +89,7 @@ class TransitionWriter:
             self._last = np.empty((num_envs, *firsts.shape[1:]), firsts.dtype)
         self._last[rows] = firsts
 
-    def step(  # what a step of a fleet returns, and what it was given
+    def step(  # actions and results of a step of the fleet
         self,
         actions: NDArray[Any],
         observations: Any,
@@ -102,22 +102,22 @@ class TransitionWriter:
     ) -> Transitions:
         """Add the last step of the fleet, or of those sub-environments that `fleet.recv` returned.
 
-        In `NEXT_STEP` the step after the end of an episode only resets the row, which is no transition.
+        In `NEXT_STEP` the step after the end of an episode only resets the row, and is not a transition.
 
         Args:
-            actions: What the fleet was given, `(rows, …)`.
-            observations: What it returned, likewise all that follow.
-            rewards: `(rows,)`.
-            terminated: `(rows,)`.
-            truncated: `(rows,)`.
+            actions: Actions of the step, `(rows, …)`.
+            observations: Observations that the step returned, `(rows, …)`.
+            rewards: Rewards, `(rows,)`.
+            terminated: Terminated flags, `(rows,)`.
+            truncated: Truncated flags, `(rows,)`.
             infos: Ignored.
-            env_indices: The sub-environment of every row; `None` for all in order.
+            env_indices: Sub-environment of every row; `None` for all in order.
 
         Returns:
-            The transitions, in the order of the rows; new arrays.
+            Transitions in the order of the rows, in new arrays.
 
         Raises:
-            InvalidArgument: Before the first `reset`, or rows that do not fit.
+            InvalidArgument: `reset` was not called, or the number of rows is wrong.
         """
         if self._last is None:
             raise InvalidArgument("step() before the first reset(): pass the observations of fleet.reset() to reset()")

@@ -94,10 +94,10 @@ def test_a_value_is_that_of_the_best_action_that_is_allowed() -> None:
     )
     for _ in range(8):
         agent.remember(step)
-    figures = agent.update()
+    metrics = agent.update()
     mean = sum(advantages) / ACTIONS
     error = 0.5 * (3.0 - mean) - (0.0 - mean)
-    assert figures["loss"] == pytest.approx(abs(error) - 0.5)
+    assert metrics["loss"] == pytest.approx(abs(error) - 0.5)
 
 
 def test_excluded_actions_have_no_chance_in_what_is_learned() -> None:

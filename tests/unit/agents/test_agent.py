@@ -123,18 +123,18 @@ class Run:
             self.writer.reset(self.observations)
 
     def go_on(self, rounds: int) -> list[dict[str, float]]:
-        figures = []
+        metrics = []
         for _ in range(rounds):
             if isinstance(self.agent, PPO):
-                figures.append(self.agent.update(self.collector.collect(self.agent)))
+                metrics.append(self.agent.update(self.collector.collect(self.agent)))
                 continue
             actions = self.agent.act_batch(self.observations)
             step = self.fleet.step(actions)
             self.observations = step[0]
             self.agent.remember(self.writer.step(actions, *step))
             if self.agent.is_ready:
-                figures.append(self.agent.update(2))
-        return figures
+                metrics.append(self.agent.update(2))
+        return metrics
 
 
 class OfGpu:
@@ -177,8 +177,8 @@ def test_learning_moves_weights_and_reports_figures(kind: Any) -> None:
     agent = make(kind)
     before = agent.weights()
     run = Run(agent)
-    figures = run.go_on(15)
-    assert all(np.isfinite(value) for figure in figures for value in figure.values())
+    metrics = run.go_on(15)
+    assert all(np.isfinite(value) for figure in metrics for value in figure.values())
     assert agent.num_updates > 0
     for name in before:
         assert any(
@@ -394,12 +394,12 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         SACConfig().gamma = 0.9  # type: ignore[misc]
     with pytest.raises(
-        InvalidArgument, match=r"is Dict\('mission': Text\(.*\)\), expected Box, Discrete, .*: leave other parts out"
+        InvalidArgument, match=r"is Dict\('mission': Text\(.*\)\), expected Box, Discrete, .*: remove other parts"
     ):
         SAC(spaces.Dict(mission=spaces.Text(3)), TORQUE)
     with pytest.raises(InvalidArgument, match="normalize_observations=True for observations of Discrete"):
         PPO(spaces.Discrete(3), TORQUE, PPOConfig(normalize_observations=True))
-    with pytest.raises(InvalidArgument, match="is none of the 14 of the table"):
+    with pytest.raises(InvalidArgument, match="is not in the table of 14 actions"):
         TABLE.indices(np.full((1, 4), 0.3))
     with pytest.raises(InvalidArgument, match="no action twice"):
         ActionTable([[1.0], [1.0]])
@@ -426,8 +426,8 @@ def test_action_spaces_that_an_agent_does_not_have(kind: Any, space: Any, takes:
     with pytest.raises(InvalidArgument) as caught:
         kind(OBSERVATIONS, space)
     assert str(caught.value) == (
-        f"the action space is {space}, but {takes}: take another agent, or change the space in a wrapper "
-        "(gymnasium.wrappers.TransformAction) that bounds a Box, or numbers the combinations of MultiDiscrete or "
+        f"the action space is {space}, but {takes}: choose another agent, or change the space with a wrapper "
+        "(gymnasium.wrappers.TransformAction) that bounds a Box or enumerates the combinations of MultiDiscrete or "
         "MultiBinary as one Discrete"
     )
 

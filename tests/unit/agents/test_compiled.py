@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config
-from envfleet.agents.descent import Adam
+from envfleet.agents.optimizer import Adam
 from envfleet.agents.replay import Batch
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -55,13 +55,13 @@ def draw(rng: np.random.Generator, agent: Any) -> Batch:
 
 
 def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[str, float]]]:
-    """Give all agents the same batches; figures of each."""
+    """Give all agents the same batches; metrics of each."""
     rng, found = np.random.default_rng(seed), [list[dict[str, float]]() for _ in agents]
     for _ in range(num_updates):
         batch = draw(rng, agents[0])
-        for agent, figures in zip(agents, found, strict=True):
-            lesson = agent._arrays(batch) if agent.is_compiled else batch
-            figures.append(agent.publish(agent.learn([lesson])))
+        for agent, metrics in zip(agents, found, strict=True):
+            lesson = agent._to_arrays(batch) if agent.is_compiled else batch
+            metrics.append(agent.publish(agent.learn([lesson])))
     return found
 
 
@@ -77,8 +77,8 @@ def optimizers(agent: Any) -> dict[str, Adam]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_gradients_are_autograds(kind: str) -> None:
     compiled, plain = make(kind, compiled=True), make(kind, compiled=False)
-    (figures,), (expected,) = learn([compiled, plain], 1)
-    assert figures == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    (metrics,), (expected,) = learn([compiled, plain], 1)
+    assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
     for name, optimizer in optimizers(plain).items():
         pairs = zip(means_of(optimizers(compiled)[name]), means_of(optimizer), strict=True)
         largest = [float(wanted.abs().max()) for wanted in means_of(optimizer)]
@@ -95,8 +95,8 @@ def test_hundreds_of_updates_are_torchs(kind: str) -> None:
         if agent.replay.priorities is not None:
             agent.replay.priorities.add(np.arange(ROWS))
     found, expected = learn(agents, 300)
-    for figures, wanted in zip(found, expected, strict=True):
-        assert figures == pytest.approx(wanted, rel=2e-3, abs=2e-3)
+    for metrics, wanted in zip(found, expected, strict=True):
+        assert metrics == pytest.approx(wanted, rel=2e-3, abs=2e-3)
     observations = np.random.default_rng(1).standard_normal((50, 5)).astype(np.float32)
     actions, wanted_actions = (agent.act_batch(observations, deterministic=True) for agent in agents)
     assert np.mean(np.abs(actions - wanted_actions)) < 1e-3
@@ -121,8 +121,8 @@ def test_both_ways_save_the_same_and_go_on_from_each_other() -> None:
     learn([plain], 20)
     compiled.load_state_dict(plain.state_dict())
     found, expected = learn([compiled, plain], 20, seed=1)
-    for figures, wanted in zip(found, expected, strict=True):
-        assert figures == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+    for metrics, wanted in zip(found, expected, strict=True):
+        assert metrics == pytest.approx(wanted, rel=1e-3, abs=1e-3)
     states = [agent.state_dict("learner")["learners"]["critic_optimizer"] for agent in (compiled, plain)]
     assert [state["count"] for state in states] == [40, 40]
 
@@ -147,8 +147,8 @@ def test_what_is_not_finite_is_reported() -> None:
         agent = make(kind, compiled=True)
         batch = draw(np.random.default_rng(0), agent)
         batch.rewards[3] = torch.nan
-        figures = agent.learn([agent._arrays(batch)]).figures
-        assert not all(np.isfinite(value) for value in figures.values())
+        metrics = agent.learn([agent._to_arrays(batch)]).metrics
+        assert not all(np.isfinite(value) for value in metrics.values())
 
 
 class Cautious(SAC):
@@ -161,8 +161,8 @@ class Cautious(SAC):
 class RobustDDDQN(DDDQN):
     """A subclass with another loss."""
 
-    def value_losses(self, values: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
-        return (values - goals).abs()
+    def value_losses(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (values - targets).abs()
 
 
 class Renamed(SAC):

@@ -74,7 +74,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
     agent = make("PPO", VECTOR)
     with pytest.raises(InvalidArgument, match=r"policy.h5', expected a name that ends in .pt or .onnx"):
         export_policy(agent, tmp_path / "policy.h5")
-    with pytest.raises(InvalidArgument, match=r"Silent cannot be exported, as it has no best_actions\(\): define it"):
+    with pytest.raises(InvalidArgument, match=r"Silent cannot be exported, since it does not define best_actions\(\)"):
         export_policy(Silent(VECTOR, spaces.Discrete(2), PPOConfig()), tmp_path / "policy.pt")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingDependency, match=r"pip install 'envfleet\[export\]'"):

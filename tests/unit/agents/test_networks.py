@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 from envfleet.agents import DDDQNConfig, SACConfig
 from envfleet.agents.networks import Critics, DuelingNetwork
 from envfleet.agents.packing import Packing
-from envfleet.agents.sac import moments, propose
+from envfleet.agents.sac import sample_actions, split_outputs
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -27,9 +27,9 @@ def test_dueling_values_are_the_papers() -> None:
 def test_judging_has_gradients_of_actions() -> None:
     critics, observations = Critics(Packing(Box(-1.0, 1.0, (2,))), SACConfig(hidden=(4,)), 1), torch.randn(5, 2)
     actions = torch.randn(5, 1, requires_grad=True)
-    values = critics.judge(observations, actions)
+    values = critics.action_values(observations, actions)
     assert torch.equal(values, critics(observations, actions))
-    torch.testing.assert_close(critics.judge(observations, actions, num_critics=1), values[:1])
+    torch.testing.assert_close(critics.action_values(observations, actions, num_critics=1), values[:1])
     values.sum().backward()
     assert actions.grad is not None
 
@@ -37,6 +37,6 @@ def test_judging_has_gradients_of_actions() -> None:
 def test_gradients_of_squashed_actions_and_their_densities() -> None:
     outputs = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     noise = torch.randn(6, 2, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda given: propose(given, noise), (outputs,))
-    means, log_stds = moments(outputs)
-    torch.testing.assert_close(propose(outputs, noise)[0], torch.tanh(means + log_stds.exp() * noise))
+    assert torch.autograd.gradcheck(lambda given: sample_actions(given, noise), (outputs,))
+    means, log_stds = split_outputs(outputs)
+    torch.testing.assert_close(sample_actions(outputs, noise)[0], torch.tanh(means + log_stds.exp() * noise))

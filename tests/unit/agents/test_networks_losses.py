@@ -12,10 +12,10 @@ from gymnasium import spaces
 from torch import nn
 
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
-from envfleet.agents.descent import Adam, Flat
-from envfleet.agents.networks import Critics, DuelingNetwork, target_of
+from envfleet.agents.networks import Critics, DuelingNetwork, make_target
+from envfleet.agents.optimizer import Adam, ParameterBuffer
 from envfleet.agents.packing import Packing
-from envfleet.agents.sac import moments
+from envfleet.agents.sac import split_outputs
 from envfleet.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -52,13 +52,13 @@ def test_dueling_values_are_the_mean_over_actions() -> None:
 def test_targets_follow() -> None:
     network = nn.Linear(2, 2)
     network.bias.requires_grad_(False)  # which does not move
-    target, follower = target_of(network)
+    target, follower = make_target(network)
     start = target.weight.clone()
     network.weight.data += 1.0
-    learned = Flat([network.weight])
-    follower.follow(learned, 0.25)
+    learned = ParameterBuffer([network.weight])
+    follower.soft_update(learned, 0.25)
     assert torch.allclose(target.weight, start + 0.25)
-    follower.follow(learned, 1.0)
+    follower.soft_update(learned, 1.0)
     assert torch.equal(target.weight, network.weight)
 
 
@@ -72,7 +72,7 @@ def test_descending_is_torchs_adam(max_norm: float | None) -> None:
     )
     for number in range(6):
         observations, actions = torch.randn(8, 2), torch.randn(8, 1)
-        optimizer.descend(ours(observations, actions).square().mean())
+        optimizer.minimize(ours(observations, actions).square().mean())
         reference.zero_grad()
         theirs(observations, actions).square().mean().backward()
         if max_norm is not None:
@@ -94,7 +94,7 @@ def test_the_layout_of_parameters_makes_no_difference() -> None:
     for parameter in (turned, plain):
         optimizer = Adam([parameter], 0.1, max_norm=None)
         for _ in range(3):
-            optimizer.descend((parameter.square() * slopes).sum())
+            optimizer.minimize((parameter.square() * slopes).sum())
     assert torch.equal(turned, plain)
     assert not torch.equal(turned, torch.arange(6.0).view(2, 3).T)
 
@@ -104,14 +104,14 @@ def test_parameters_that_lie_side_by_side_by_chance_are_joined() -> None:
     both = np.arange(8, dtype=np.float32)
     first, second = torch.from_numpy(both[:4]), torch.from_numpy(both[4:])
     assert first.data_ptr() + 16 == second.data_ptr()
-    assert Flat([first, second]).tensor.tolist() == list(range(8))
+    assert ParameterBuffer([first, second]).tensor.tolist() == list(range(8))
 
 
 def test_the_density_of_a_squashed_action_is_torchs() -> None:
     agent = SAC(SPACE, spaces.Box(-1, 1, (3,), np.float32), SACConfig(hidden=(8,), capacity=1), seed=0)
     inputs = torch.randn(100, 2)
-    actions, actual = agent._propose(inputs)
-    means, log_stds = moments(agent._actor(inputs))
+    actions, actual = agent._sample_actions(inputs)
+    means, log_stds = split_outputs(agent._actor(inputs))
     transforms: list[torch.distributions.Transform] = [torch.distributions.TanhTransform()]
     squashed = torch.distributions.TransformedDistribution(
         torch.distributions.Normal(means.double(), log_stds.double().exp()), transforms
@@ -197,7 +197,7 @@ def transitions_of(actions: Any, count: int) -> Transitions:
 
 def test_writes_beyond_compiled_arrays_are_refused(tmp_path: Path) -> None:
     agent = SAC(SPACE, UNIT, SACConfig(**SMALL, num_steps=3), num_envs=2)
-    with pytest.raises(InvalidArgument, match="sub-environment 7: make the agent with num_envs=8"):
+    with pytest.raises(InvalidArgument, match=r"sub-environment 7, expected 0 to .*: create the agent with num_envs=8"):
         agent.remember(transitions_of(np.zeros((8, 1), np.float32), 8))
     chooser = DDDQN(SPACE, spaces.Discrete(3, start=5), DDDQNConfig(**SMALL), num_envs=2)
     for wrong in (4, 8, 50_000):

@@ -90,8 +90,8 @@ def learn(agent: Any, space: spaces.Space[Any]) -> dict[str, float]:
     for step, action, following in zip(steps, actions, steps[1:], strict=False):
         agent.remember(Transitions(step, action, rng.random(4), nobody, nobody, following, everybody))
     assert agent.is_ready
-    figures: dict[str, float] = agent.update(4)
-    return figures
+    metrics: dict[str, float] = agent.update(4)
+    return metrics
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
@@ -232,7 +232,7 @@ def test_a_network_that_is_none_is_refused() -> None:
         (f"{__name__}:nothing", r"network is '.*:nothing', but .* has no attribute 'nothing': check the spelling"),
         ("scales", r"network is 'scales', expected 'module:name'"),
         (f"{__name__}:NO_MODULE", r"network is '.*:NO_MODULE', a int, which cannot be called"),
-        ("builtins:repr", r"made a str, expected a torch.nn.Module"),
+        ("builtins:repr", r"returned a str, expected a torch.nn.Module"),
         (f"{__name__}:too_wide", r"too_wide' failed on 2 observations of Box\(.*\): mat1 and mat2 shapes"),
         (f"{__name__}:flawed", r"returned shape \(2, 1, 3\) for a batch of 2 observations, expected .*: flatten"),
     ):

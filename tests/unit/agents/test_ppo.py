@@ -88,8 +88,8 @@ def test_a_far_likelier_action_does_not_ruin_the_policy(compiled: bool, monkeypa
     """Its ratio would be infinite, and infinity times an advantage of 0 is NaN."""
     agent, rollout = an_agent(compiled=compiled), a_rollout()
     shift_old_log_probs(agent, -1000.0, monkeypatch)
-    figures = agent.update(rollout)
-    assert all(math.isfinite(figure) for figure in figures.values())
+    metrics = agent.update(rollout)
+    assert all(math.isfinite(figure) for figure in metrics.values())
     assert np.isfinite(agent.act_batch(rollout.last_observations, deterministic=True)).all()
 
 
@@ -140,9 +140,9 @@ def test_gradients_of_a_minibatch_are_autograds(kind: str, is_discrete: bool, mo
     for agent in (first, second):
         shifts = torch.randn(STEPS * ENVS, generator=torch.Generator().manual_seed(0))
         shift_old_log_probs(agent, shifts, monkeypatch)
-    figures, expected = first.update(rollout), second.update(rollout)
-    assert figures == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    assert 0.1 < figures["clipped"] < 0.9
+    metrics, expected = first.update(rollout), second.update(rollout)
+    assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert 0.1 < metrics["clipped"] < 0.9
     # The first means of Adam are a tenth of the gradients.
     sizes = [parameter.numel() for parameter in first._optimizer.parameters]
     means = (torch.split(agent._optimizer.means, sizes) for agent in (first, second))
@@ -216,9 +216,9 @@ def test_resets_are_not_looked_at() -> None:
     """A `RolloutRecorder` leaves zeros there, which may be no action: choices that begin with 2 were an error."""
     agent, _, rollout = a_pair("relu", is_discrete=True)
     rollout.is_reset[3, 2:5] = True
-    figures = agent.update(dataclasses.replace(rollout, actions=np.where(rollout.is_reset, 0, rollout.actions)))
+    metrics = agent.update(dataclasses.replace(rollout, actions=np.where(rollout.is_reset, 0, rollout.actions)))
     other, _, _ = a_pair("relu", is_discrete=True)
-    assert figures == other.update(rollout)
+    assert metrics == other.update(rollout)
 
 
 def test_only_built_in_convolutions_start_orthogonal() -> None:

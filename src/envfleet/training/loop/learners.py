@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent, OffPolicyAgent, RolloutAgent, RolloutRecorder, Transitions
-from envfleet.agents.off_policy import Learnt
+from envfleet.agents.off_policy import LearningResult
 from envfleet.training.plan import RunPlan
 
 _SWITCH_INTERVAL_S = 1e-4  # between updates the thread needs the GIL, which games in Python keep for 5 ms by default
@@ -84,11 +84,11 @@ class ReplayLearner:
 
     def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
         self._agent, self._schedule = agent, schedule
-        self._executor = ThreadPoolExecutor(1) if is_beside and agent.can_learn_beside else None
+        self._executor = ThreadPoolExecutor(1) if is_beside and agent.can_overlap else None
         self._former_interval_s = sys.getswitchinterval()
         if self._executor is not None:
             sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        self._job: Future[Learnt] | None = None
+        self._job: Future[LearningResult] | None = None
         self.num_updates = agent.num_updates
 
     def learn(self) -> dict[str, float]:
@@ -104,7 +104,7 @@ class ReplayLearner:
             figures = self._agent.update(count)
             self.num_updates = self._agent.num_updates
             return figures
-        job = self._agent.learn_beside(self._agent.prepare(count), self._executor)  # before the thread becomes idle
+        job = self._agent.submit_learning(self._agent.prepare(count), self._executor)  # before the thread becomes idle
         figures = self.finish()
         self._job = job
         return figures
