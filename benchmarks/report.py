@@ -167,12 +167,12 @@ def plot(results: Iterable[tuple[Case, Result]], path: Path) -> None:
     rows, columns = -(-len(panels) // 2), min(2, len(panels))
     height = max([3.2, *(0.3 * len({one.setting for one in records}) + 1.2 for _, records, _ in panels)])
     with mpl.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 150}):
-        figure = Figure((5.2 * columns, height * rows), layout="constrained")
+        figure = Figure((6.4 * columns, height * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, (draw, records, title) in zip(grid, panels, strict=False):
             draw(axes, records, title)
             axes.grid(color="#e4e4e4", linewidth=0.6)
-            axes.legend(frameon=False, fontsize=7)
+            axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         with replacing(path) as unfinished:
