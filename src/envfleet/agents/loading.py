@@ -1,4 +1,4 @@
-"""From a name to a kind of agent, and from a file to the agent in it."""
+"""Find agent classes by name and load saved agents."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from envfleet.registry import AGENTS, find_own, resolve
 
 
 def find_agent(kind: str, place: str) -> type[Agent[Any]]:
-    """Return the class of a kind of agent.
+    """Return an agent class.
 
     Args:
-        kind: A name of `registry.AGENTS`, or `"module:Name"` of a class of the user's own.
-        place: Where it is written; errors begin with it.
+        kind: Name in `registry.AGENTS`, or `"module:Name"` of a user-defined class.
+        place: Location of the name, with which error messages start.
 
     Raises:
-        InvalidArgument: There is no such class, or it is no agent that can be trained.
+        InvalidArgument: The class does not exist, or is not an agent that can be trained.
     """
     found = resolve(AGENTS[kind]) if kind in AGENTS else find_own(kind, place)
     if not isinstance(found, type) or not issubclass(found, (OffPolicyAgent, RolloutAgent)):
@@ -49,21 +49,21 @@ def load_agent(
     device: torch.device | str = "cpu",
     trust: bool = False,
 ) -> Agent[Any]:
-    """Make the agent that was saved to a file, with its spaces and hyperparameters.
+    """Load an agent from a file, with its spaces and hyperparameters.
 
     Args:
-        path: A file written by `Agent.save`, or the folder of a run: then its best checkpoint, or the latest if none
-            was evaluated. Nothing in it is executed.
-        num_envs: Sub-environments it will act for; `None` for as many as the saved one. If that differs, only its
-            weights and counters are taken over, for what else it knew belongs to each of its sub-environments.
-        seed: Of its draws, where the file does not hold its generators.
-        device: Where its networks live.
-        trust: Whether code that the file names may be imported and called: the class of an agent of your own, or its
-            `network`. Pass True for files that you wrote yourself.
+        path: File from `Agent.save`, or folder of a run to load its best checkpoint, or the latest if none was
+            evaluated. Code in the file is not executed.
+        num_envs: Number of sub-environments to act for; `None` for that of the saved agent. If it differs, only weights
+            and counters are loaded, since everything else belongs to single sub-environments.
+        seed: Seed of the agent's generators if the file does not contain their states.
+        device: Device of the networks.
+        trust: True to import and call code that the file names: a user-defined agent class or its `network`. Pass True
+            for files that you wrote yourself.
 
     Raises:
-        InvalidArgument: There is no such file or folder, it holds something else, it names code and is not trusted, or
-            the class of the agent cannot be imported.
+        InvalidArgument: The file does not exist or is not a saved agent, it names code and `trust` is False, or the
+            class of the agent cannot be imported.
     """
     path = _find_checkpoint(Path(path))
     payload = saving.read(path)
@@ -87,7 +87,7 @@ def saved_spaces(path: str | Path) -> tuple[Any, Any]:
     """Return the observation and action space of the agent in a file, without making the agent.
 
     Raises:
-        InvalidArgument: There is no such file, or it holds something else.
+        InvalidArgument: The file does not exist, or is not a saved agent.
     """
     payload = saving.read(path)
     return saving.decode_space(payload["observation_space"]), saving.decode_space(payload["action_space"])
@@ -108,7 +108,7 @@ def _find_checkpoint(path: Path) -> Path:
     """Return the file of an agent: of the folder of a run, its best checkpoint, or the latest if none was evaluated.
 
     Raises:
-        InvalidArgument: There is none in the folder.
+        InvalidArgument: The folder has no checkpoint.
     """
     if not path.is_dir():
         return path

@@ -37,18 +37,17 @@ class PPOConfig(NetworkConfig):
 
     Attributes:
         gamma: Discount per step.
-        gae_lambda: 0 trusts the critic's values alone, 1 the rewards alone.
-        clip: How far the chance of an action may move from 1 times its old chance before it stops to pay.
-        num_epochs: Times a rollout is gone through.
-        num_minibatches: Parts it is cut into each time, an update each.
-        value_weight: Of the critic's loss.
-        entropy_weight: Of the entropy bonus; for continuous actions the entropy before the tanh.
-        max_grad_norm: Gradients longer than this are shortened; `None` never.
-        target_kl: A rollout is left early once the policy has moved this far (an estimate of the mean KL divergence);
-            `None` never.
-        normalize_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
-        normalize_values: Whether the critic learns values with mean 0 and variance 1 of all so far.
-        initial_log_std: Of continuous actions before the tanh.
+        gae_lambda: Lambda of generalized advantage estimation: 0 uses only the critic's values, 1 only the rewards.
+        clip: Clip range of the probability ratio around 1.
+        num_epochs: Passes over a rollout.
+        num_minibatches: Minibatches per pass, with one update each.
+        value_weight: Weight of the critic's loss.
+        entropy_weight: Weight of the entropy bonus; for continuous actions, of the entropy before tanh.
+        max_grad_norm: Maximum norm of gradients, which are scaled down to it; `None` for no limit.
+        target_kl: Mean KL divergence (estimated) at which learning from a rollout stops early; `None` for no limit.
+        normalize_observations: True to normalize observations by the running mean and variance.
+        normalize_values: True to normalize the critic's targets by the running mean and variance.
+        initial_log_std: Initial log standard deviation of continuous actions before tanh.
     """
 
     gamma: Share = 0.99
@@ -68,14 +67,14 @@ class PPOConfig(NetworkConfig):
 
 
 class Samples(NamedTuple):
-    """What there is to learn from in M steps: tensors, or arrays of float32 for compiled code.
+    """Data of M steps to learn from: tensors, or float32 arrays for compiled code.
 
     Attributes:
-        observations: `(M, inputs)`.
-        targets: Actions as the policy takes them, `(M, size)` or `(M,)`.
-        log_probs: Of the actions when they were taken, `(M,)`.
-        advantages: `(M,)`.
-        goals: What the critic is to say, `(M,)`.
+        observations: Inputs of the networks, `(M, inputs)`.
+        targets: Actions as `log_probs` of the distribution takes them, `(M, size)` or `(M,)`.
+        log_probs: Log-probabilities of the actions under the old policy, `(M,)`.
+        advantages: Normalized advantages, `(M,)`.
+        goals: Target values of the critic, `(M,)`.
     """
 
     observations: Any
@@ -89,7 +88,7 @@ class PPO(RolloutAgent[PPOConfig]):
     """Learns from rollouts of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
 
     Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh. Those that the
-    part `"action_mask"` of an observation excludes are never taken, and have no chance in what is learned.
+    part `"action_mask"` of an observation excludes have probability 0.
     """
 
     config_class = PPOConfig
