@@ -77,7 +77,7 @@ def test_pictures_are_shown_where_the_service_allows_it(gallery: Place, place: P
 def test_what_a_service_cannot_do_is_refused_with_the_reason(place: Place) -> None:
     refused = {
         "set_attr": (("gravity", 1.0), "arguments of connect"),
-        "apply": ((len,), r"no Python objects here: read attributes with get_attr\(\)"),
+        "apply": ((len,), r"not Python objects: read attributes with get_attr\(\)"),
         "stacks": ((), "runs no Python here"),
         "call": (("step", 0), "only resets and steps change"),
         "get_state": ((), "cannot save sub-environments"),

@@ -36,7 +36,7 @@ StepResult: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArr
 
 
 class Batch(NamedTuple):
-    """What `recv` returns: one row per sub-environment that was ready.
+    """Result of `recv`, with one row per sub-environment that was ready.
 
     Attributes:
         observations: Batched as `observation_space` batches them, with one row per entry of `env_indices`.
@@ -57,21 +57,21 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What an engine is and what it can do; the facade refuses the rest in words.
+    """Description and abilities of an engine; the fleet refuses other requests with an error.
 
     Attributes:
-        plan: How the sub-environments are spread.
-        num_envs: How many there are.
-        single_observation_space: Of one sub-environment.
-        single_action_space: Of one sub-environment.
-        autoreset_mode: When an ended episode is followed by the next one.
+        plan: Distribution of sub-environments over workers.
+        num_envs: Number of sub-environments.
+        single_observation_space: Observation space of one sub-environment.
+        single_action_space: Action space of one sub-environment.
+        autoreset_mode: Time at which an ended episode is followed by the next one.
         observation_space: Batched; by default batched from the single one.
         reward_space: Of one sub-environment, if its rewards are vectors.
         env_spec: Gymnasium's spec, if the environment has one.
-        env_name: What the environment is called if it has none.
-        render_mode: How sub-environments render.
-        metadata: Of the environment.
-        device: Where returned arrays live, `"cpu"` or `"cuda"`.
+        env_name: Name of the environment if it has no spec.
+        render_mode: Render mode of the sub-environments.
+        metadata: Metadata of the environment.
+        device: Device of returned arrays, `"cpu"` or `"cuda"`.
         has_partial_steps: Whether `send` may step some sub-environments while others wait.
         has_objects: Whether sub-environments are Python objects that `apply` can hand to a function.
         has_states: Whether `get_state` and `set_state` work.
@@ -258,7 +258,9 @@ class Engine(ABC):
 
     def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Any:
         """Step `num_steps` times in one call; only engines with `traits.has_rollouts` do."""
-        raise InvalidArgument(f"backend {self.traits.plan.backend!r} has no rollouts of its own: step in a loop")
+        raise InvalidArgument(
+            f"backend {self.traits.plan.backend!r} does not support rollouts in one call: step in a loop"
+        )
 
     def count_ended(self) -> int:
         """Return how many episodes have ended and await a reset."""

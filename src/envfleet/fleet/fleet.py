@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 Indices = Sequence[int] | NDArray[np.integer[Any]]
 
 _ALL_AT_ONCE = "which steps all at once: pass all, or make the fleet with another backend"
-_NO_OBJECTS = "whose sub-environments are no Python objects here: read attributes with get_attr()"
+_NO_OBJECTS = "where sub-environments are not Python objects: read attributes with get_attr()"
 _NO_STATES = "which cannot save sub-environments: make the fleet with another backend"
 
 _READY, _TORN = Lifecycle.READY, Lifecycle.TORN
@@ -170,7 +170,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         return self.engine.observe(rows), infos
 
     def _reset(self, call: str, request: Reset, *allowed: Lifecycle) -> dict[str, Any]:
-        """Reset rows in one of the `allowed` states; a whole reset also mends what is torn."""
+        """Reset rows in one of the `allowed` states; a reset of all rows also repairs a torn fleet."""
         if request.rows is None:
             allowed = _WHOLE
             if self._state is Lifecycle.PENDING and self.engine.is_stuck:  # what is under way is dropped
@@ -221,7 +221,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
                 actions. A kernel also takes a network (`envfleet.kernels.MLP`), which is compiled.
             num_steps: T.
             seed: Of what the policy draws, from 0 to 2**32 - 1; `None` draws one.
-            out: An earlier rollout of the same form, whose arrays are used again.
+            out: Earlier rollout of the same form; its arrays are reused.
 
         Returns:
             The steps as arrays `(T, N, …)`.
@@ -350,7 +350,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             One value for each.
 
         Raises:
-            InvalidArgument: It is no function, or indices do not fit.
+            InvalidArgument: `function` is not callable, or indices do not fit.
             SubEnvError: It raised in a sub-environment.
         """
         with self._hold("apply()", Lifecycle.NEW, _READY):
@@ -411,12 +411,12 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     @property
     def plan(self) -> Plan:
-        """How the sub-environments are spread, and why."""
+        """Distribution of sub-environments over workers, with the reason."""
         return self.engine.traits.plan
 
     @property
     def device(self) -> str:
-        """Where returned arrays live: `"cpu"` or `"cuda"`."""
+        """Device of returned arrays: `"cpu"` or `"cuda"`."""
         return self.engine.traits.device
 
     @property
@@ -442,7 +442,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     @property
     def active_count(self) -> int:
-        """How many sub-environments are in the middle of an episode."""
+        """Number of sub-environments in the middle of an episode."""
         return 0 if self._state is Lifecycle.NEW else self.num_envs - self.engine.count_ended()
 
     @property
@@ -545,7 +545,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         if self._state is Lifecycle.CLOSED:
             return
         if terminate:
-            self.engine.abort()  # whoever is in the fleet leaves it with an error
+            self.engine.abort()  # a thread that is inside the fleet raises an error
         if not self._lock.acquire(timeout=CLOSE_TIMEOUT_S if terminate else 0):
             refuse_busy("close()")
         try:

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a fleet's sub-environments are spread, and why.
+    """Distribution of a fleet's sub-environments over workers, with the reason.
 
     Attributes:
         backend: `"serial"`, `"process"`, `"kernel"` and so on.
@@ -34,7 +34,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerStats:
-    """What one worker did.
+    """Statistics of one worker.
 
     Attributes:
         index: Number of the worker.
@@ -59,7 +59,7 @@ class WorkerStats:
 
 @dataclasses.dataclass(frozen=True)
 class FleetStats:
-    """What a fleet did since it was made, and where the time went.
+    """Statistics of a fleet since it was made, with the time spent in each part.
 
     Attributes:
         steps: Steps of all sub-environments.

@@ -31,7 +31,7 @@ Answered = tuple[ServiceCall, Any]
 
 @dataclasses.dataclass(frozen=True)
 class RemoteStats(FleetStats):
-    """What a remote fleet did, and how often it asked services.
+    """Statistics of a remote fleet, with its requests to services.
 
     Attributes:
         requests: Requests sent, repetitions included.

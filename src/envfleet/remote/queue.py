@@ -1,7 +1,7 @@
 """The calls to one service: one after the other in the order of their numbers, each carried out at most once.
 
 A service numbers the resets and steps of a fleet, and carries them out one at a time. When it is a call's
-turn, it gets the next number and a random key; from then on its bytes stay the same, and whoever sends them again gets
+turn, it gets the next number and a random key; from then on its bytes stay the same, and sending them again returns
 the stored reply if the call was carried out. So a call without an answer keeps its place, and those behind it wait.
 """
 
@@ -108,7 +108,7 @@ class ServiceQueue:
                     if self._calls[0].error is not None:  # it waits until it is put again
                         raise self._calls[0].error
                     self._send_first()
-        except Exception as error:  # noqa: BLE001  # whoever waits for the call gets it
+        except Exception as error:  # noqa: BLE001  # reported to the thread that waits for the call
             call.error = error
 
     def _send_first(self) -> None:

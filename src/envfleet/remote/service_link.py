@@ -83,7 +83,7 @@ class ServiceLink:
             The unpacked answer.
 
         Raises:
-            ServiceUnreachable: There was no answer; the call may have been carried out all the same.
+            ServiceUnreachable: There was no answer; the call may have been carried out nevertheless.
             ServiceRefused: The service refused; nothing was done. Also as `InvalidArgument`, `ResetNeeded` and
                 `FleetClosed`.
             WireError: The answer is not one of an envfleet service.

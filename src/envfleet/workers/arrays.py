@@ -24,7 +24,7 @@ MAX_COLUMNS = 32
 
 
 class BlockLayout:
-    """Where each named array lies in one block of bytes; every array starts at a multiple of 64 bytes.
+    """Layout of named arrays in one block of bytes; every array starts at a multiple of 64 bytes.
 
     >>> BlockLayout({"rewards": ((8,), "f8"), "terminated": ((8,), "?")}).size_bytes
     128
@@ -78,7 +78,7 @@ class ArraysSpec:
 
     @functools.cached_property
     def block(self) -> BlockLayout:
-        """Where the arrays lie."""
+        """Layout of the arrays in one block."""
         n = self.num_envs
         arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any] | str]] = {
             "rewards": ((GENERATIONS, n, *self.reward_shape), self.reward_dtype),

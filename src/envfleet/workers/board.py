@@ -1,7 +1,21 @@
-"""The board: words of shared memory by which an owner and its workers know what is asked and done, and how they wait.
+"""Shared-memory signalling between the owner process and its workers.
 
-Everything here is state that can be read again; nothing is a stream that an interruption could tear. Each word has one
-writer. A bell (a byte in a pipe, a semaphore) rings only for someone who has announced that it sleeps.
+Problem. A step of cheap environments takes 30 to 200 µs, so waking a worker through a pipe (20 to 50 µs each way)
+would dominate it. Busy waiting is fast, but takes a core from the policy, and on a busy machine from the workers
+themselves.
+
+What does not work. Pipes on the hot path: too slow, and Ctrl-C between two byte codes tears the stream. A fixed spin
+limit in microseconds: one slow wake-up on a noisy machine exceeds it, and every later wait sleeps.
+
+Solution. Each worker and the owner have a *line* of 64-bit words in shared memory, each word with one writer. A
+request is a number in the word `ASKED`, written by the owner; the worker copies it to `DONE` when it has finished.
+Waiting reads these words: first spinning (`sched_yield`), then sleeping in `poll` after setting `ASLEEP`. Only a
+sleeping reader is woken by a byte in a pipe. Because all state can be read again, an interrupted wait is simply
+repeated. `Choice` measures whether spinning pays.
+
+What remains. On processors with weak memory ordering each wait costs two extra fences (see `make_fence`).
+
+See ADR 20 and ADR 25.
 """
 
 from __future__ import annotations
@@ -20,36 +34,38 @@ from enum import IntEnum
 from typing import Any, TypeAlias
 
 Line: TypeAlias = "memoryview[int]"
-"""The words of one worker, or of the owner."""
+"""Words of one worker, or of the owner."""
 
 WORDS = 24
-"""Words of int64 in a line: three cache lines, each with one writer."""
+"""Words per line: three cache lines of eight 64-bit words, each written by one process only."""
 
-# The owner writes:
-ASKED = 0  # number of the last request << 4 | generation << 3 | verb: one word, so that they cannot disagree
+# Written by the owner:
+ASKED = 0  # request number << 4 | generation << 3 | verb, in one word so that readers never see a mixture
 TABLE = 1  # version of the table of info columns; its lowest byte is the number of slots in use
-# The worker writes, when it is done:
-DONE = 8  # the value of ASKED that is done
-FLAGS = 9  # what came with it
-ASLEEP = 10  # whether it sleeps; the owner's own line has this word, too: what all must have done to wake it, or 1
-# The owner writes in its own line:
-IS_AWAKE = 0  # whether to wait awake before sleeping
-# The worker writes while it works, for whoever wants to know where it is:
-ROW = 16  # the row it runs + 1, or 0
-IS_REBUILDING = 17  # whether it replaces the sub-environment of that row
+# Written by the worker when it has finished a request:
+DONE = 8  # value of ASKED that was completed
+FLAGS = 9  # bit set of MAIL, COLUMNS, ERROR
+# Nonzero while the process sleeps. In the owner's line: the value of ASKED that every worker must complete before the
+# owner is woken, or 1 if any worker may wake it.
+ASLEEP = 10
+# Written by the owner in its own line:
+IS_AWAKE = 0  # 1 if all processes of this fleet spin before they sleep
+# Written by the worker while it runs, for diagnostics:
+ROW = 16  # row being stepped, plus 1; 0 when idle
+IS_REBUILDING = 17  # 1 while the sub-environment of that row is being replaced
 STEPS = 18
 BUSY_NS = 19
 
 MAIL, COLUMNS, ERROR = 1, 2, 4
-"""Flags: a reply lies in the mail; numbers lie in the columns of the infos; the reply is an exception."""
+"""Bits of `FLAGS`: a reply is in the mail; info columns were written; the reply is an exception."""
 
 
 class Verb(IntEnum):
-    """What a worker is asked to do."""
+    """Kind of a request."""
 
     STEP = 0
-    STEP_ROWS = 1  # those rows whose `row_asked` differs from `row_done`
-    STEP_BY_MAIL = 2  # all rows, with actions that lie in the mail
+    STEP_ROWS = 1  # step the rows where `row_asked` and `row_done` differ
+    STEP_BY_MAIL = 2  # step all rows with actions read from the mail
     RESET = 3
     CALL = 4
     BUILD = 5
@@ -62,15 +78,16 @@ IS_ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 
 def make_fence() -> Callable[[], None]:
-    """Return a function that orders all memory accesses before a call of it before all that follow; for one thread.
+    """Return a full memory fence for the calling thread.
 
-    It releases and then acquires a lock, not the other way round: accesses may move into a locked region, not out.
+    Python has no fence instruction, but releasing and then acquiring a lock is one: memory accesses may move into a
+    locked region, never out of it. The reverse order would not be a fence.
     """
     lock = threading.Lock()
     lock.acquire()
 
     def fence() -> None:
-        if lock.locked():  # else Ctrl-C struck between the next two before
+        if lock.locked():  # not if Ctrl-C interrupted an earlier call between the next two lines
             lock.release()
         lock.acquire()
 
@@ -81,8 +98,8 @@ def lines_of(memory: Callable[[int], Any], num_workers: int) -> list[Line]:
     """Return the lines of a board: one per worker, then the owner's.
 
     Args:
-        memory: Allocates or maps so many bytes, in whole pages.
-        num_workers: How many workers have a line.
+        memory: Function that allocates or maps the given number of bytes, in whole pages.
+        num_workers: Number of workers.
     """
     size_bytes = -(-8 * WORDS * (1 + num_workers) // mmap.PAGESIZE) * mmap.PAGESIZE
     words = memoryview(memory(size_bytes)).cast("B").cast("q")
@@ -90,36 +107,37 @@ def lines_of(memory: Callable[[int], Any], num_workers: int) -> list[Line]:
 
 
 def ring_pipe(fd: int) -> None:
-    """Wake who sleeps at the other end of a pipe."""
-    with contextlib.suppress(BlockingIOError, BrokenPipeError):  # it has been rung often enough, or is gone
+    """Wake the process that polls the other end of a pipe."""
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):  # already signalled, or the reader has exited
         os.write(fd, b"x")
 
 
 class Poller:
-    """Descriptors that somebody sleeps on, and what to do when they become readable."""
+    """File descriptors to sleep on, with a handler for each."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], bool]] = {}
 
     def watch(self, fd: int, handler: Callable[[], bool] | None = None) -> None:
-        """Wake up when a descriptor becomes readable.
+        """Add a descriptor.
 
         Args:
-            fd: The descriptor.
-            handler: Called then; returns whether somebody has to attend to it. Without one it is a bell to be silenced.
+            fd: Descriptor to poll for input.
+            handler: Called when `fd` is readable; returns True to end the wait. By default the bytes are read and
+                discarded (a wake-up pipe).
         """
         self._poll.register(fd, select.POLLIN)
         self._handlers[fd] = handler or (lambda: os.read(fd, 4096) == b"")
 
     def forget(self, fd: int) -> None:
-        """Watch a descriptor no longer; idempotent."""
+        """Remove a descriptor; idempotent."""
         with contextlib.suppress(KeyError, ValueError):  # unknown, or closed
             self._poll.unregister(fd)
         self._handlers.pop(fd, None)
 
     def sleep(self, timeout_s: float) -> bool:
-        """Sleep until something is readable, and handle it; returns whether somebody has to attend to something."""
+        """Sleep until a descriptor is readable, run its handler, and return True if a handler asked to end the wait."""
         needs_attention = False
         for fd, _ in self._poll.poll(timeout_s * 1000):
             handler = self._handlers.get(fd)
@@ -129,24 +147,25 @@ class Poller:
 
 
 OWNER_AWAKE_NS, WORKER_AWAKE_NS = 1_000_000, 400_000
-"""How long to wait awake at most. A worker that does may take its owner's policy a core, so it sleeps sooner."""
+"""Maximum spinning time. Workers spin for less, because a spinning worker can take a core from the owner's policy."""
 
 
 _WINDOW_CYCLES, _TRIAL_CYCLES = 64, 16
 
 
 class Choice:
-    """Chooses whether a fleet waits awake or asleep, whichever is measured to make its owner faster.
+    """Choose by measurement whether the processes of a fleet spin before sleeping.
 
-    Windows of cycles are timed in either way, each from one step to the next, so that what workers awake take from the
-    owner's policy counts, too. They are compared by their medians, because a mean is mostly what else the machine
-    does. The faster way is kept, a tie sleeps, and the other is tried now and then, less often the longer it is not.
+    Step-to-step times are measured in windows of 64 steps, including the time outside the fleet, so that spinning
+    workers that slow down the policy are noticed. Windows are compared by their medians, since means are dominated by
+    other programs. The faster setting is kept (sleeping on a tie); the other one is tried for 16 steps at growing
+    intervals.
 
-    It begins asleep: awake, a cycle on a busy machine can take a hundred times as long, because a core that is yielded
-    comes back late. For the same reason a window awake ends as soon as it takes longer than its cycles would asleep.
+    A fleet starts asleep: on a busy machine a step can take a hundred times as long while spinning, because a yielded
+    core comes back late. For the same reason a window of spinning ends as soon as sleeping would have been faster.
 
     Args:
-        owner: The owner's line, in which it is written.
+        owner: Owner's line; the setting is stored in its word `IS_AWAKE`.
     """
 
     def __init__(self, owner: Line) -> None:
@@ -160,7 +179,7 @@ class Choice:
         self._begun_ns = self._window_ns = time.perf_counter_ns()
 
     def begin(self, start_ns: int) -> None:
-        """End a cycle and begin the next at `start_ns`."""
+        """Record the step that ended and start timing the next one at `start_ns`."""
         self._cycles.append(start_ns - self._begun_ns)
         self._begun_ns = start_ns
         if len(self._cycles) == self._length or start_ns - self._window_ns > self._limit_ns:
@@ -184,24 +203,24 @@ class Choice:
 
 
 class Waiting:
-    """Waits until a look succeeds: first awake (look, yield, look again) if the owner's line says so, then asleep.
+    """Wait for a condition on the board: spin if the owner's line says so, then sleep.
 
     Args:
-        line: Where to announce that it sleeps.
-        owner: The owner's line, whose `IS_AWAKE` holds for it and all its workers.
-        sleep: Sleeps up to so many seconds until the bell rings, and silences it; returns whether something else than
-            the bell needs attention, such as the end of a process.
-        awake_ns: How long to wait awake at most.
-        choice: Decides `IS_AWAKE`; the owner has it, if it may wait awake at all.
+        line: Line of the waiting process; its word `ASLEEP` is set while it sleeps.
+        owner: Owner's line.
+        sleep: Function that sleeps for at most the given seconds or until woken; returns True if something other than
+            a wake-up needs attention, such as the exit of a process.
+        awake_ns: Maximum spinning time in nanoseconds.
+        choice: Measurement to inform, in an owner that may spin.
 
     Attributes:
         choice: As given.
         waited_ns: Time spent waiting.
         sleep: As given.
-        fence: Orders the memory accesses of the thread that waits.
+        fence: Memory fence of the waiting thread.
     """
 
-    SLEEP_S = 1.0  # no ring is lost (see `make_fence`), so an idle worker need not look more often
+    SLEEP_S = 1.0  # wake-ups cannot be lost (see `make_fence`); the limit only bounds the detection of other events
 
     def __init__(
         self,
@@ -219,16 +238,18 @@ class Waiting:
     def wait(
         self, is_there: Callable[[], bool], start_ns: int, timeout_s: float = math.inf, *, awaited: int = 1
     ) -> bool:
-        """Wait until `is_there`.
+        """Wait until `is_there` returns True.
 
         Args:
-            is_there: Looks at words of the board.
-            start_ns: `perf_counter_ns` when it was asked for: the processor may be lost between asking and waiting.
-            timeout_s: How long to wait, from `start_ns`.
-            awaited: The value of `ASKED` that all must have done before somebody rings; 1: each rings.
+            is_there: Condition; reads words of the board.
+            start_ns: `perf_counter_ns` at the time of the request. The timeout counts from here, since the process may
+                lose the processor between request and wait.
+            timeout_s: Timeout in seconds.
+            awaited: Value of `ASKED` that every worker must complete before the waiting process is woken; 1 wakes it at
+                any completion.
 
         Returns:
-            Whether it is there; if not, the time is over or something needs attention.
+            True if the condition holds; False after a timeout or if something else needs attention.
         """
         there = is_there()
         if self._owner[IS_AWAKE]:
@@ -238,7 +259,8 @@ class Waiting:
                 there, now = is_there(), time.perf_counter_ns()
         if not there:
             self._line[ASLEEP] = awaited
-            self.fence()  # announce first, look after: whoever is done after that look sees the announcement
+            # A worker that finishes after the next check sees ASLEEP and wakes this process.
+            self.fence()
             try:
                 is_over = False
                 while not (there := is_there()) and not is_over:
@@ -252,6 +274,6 @@ class Waiting:
         return there
 
     def never_awake(self) -> None:
-        """Have everybody wait asleep from now on."""
+        """Let all processes of the fleet sleep without spinning from now on."""
         self.choice = None
         self._owner[IS_AWAKE] = False

@@ -28,7 +28,7 @@ class Registrations:
         self._specs: dict[str, EnvSpec] = {}
 
     def apply(self) -> None:
-        """Register what came from another process, in place of what packages imported here have registered."""
+        """Register what came from another process, replacing what packages imported here have registered."""
         gym.registry.update(self._specs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,7 +41,7 @@ class Registrations:
         found = cls()
         found._pickled = pickled
         for part in pickled:
-            with contextlib.suppress(Exception):  # a class that cannot be imported here; whoever needs it is told
+            with contextlib.suppress(Exception):  # a class that cannot be imported here; its use reports that
                 found._specs.update(pickle.loads(part))
         return found
 

@@ -1,4 +1,21 @@
-"""The owner's hold on its workers: ask and wait, see who ended or overran, replace those that are lost."""
+"""The workers of a fleet as their owner sees them: requests, waits, and the replacement of lost workers.
+
+Problem. A worker may exit, be killed, or hang at any time, also while the owner waits for others, is interrupted by
+Ctrl-C, or builds another worker. No wait may last forever, and no loss may disturb rows of other workers.
+
+What does not work. Waiting on pipes of all workers: each wake-up would cost more than a step. A watching thread: it
+would compete with the policy for the interpreter lock and race with the owner.
+
+Solution. The owner looks after its workers (`attend`) only when a wait has lasted for a tick without success. It
+kills workers that stayed at one place for too long, and finds those that have ended. With `on_failure="restart"`,
+their rows become *lost* and a successor is started at once. It builds while the fleet continues, and is waited for
+when its rows are needed (`await_rebuilt`). Requests are numbered, so late answers to an interrupted request cannot be
+mistaken for others.
+
+What remains. A worker is lost as a whole: all its rows end with it.
+
+See ADR 20 and ADR 22.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +35,30 @@ from envfleet.workers.env_group import GroupInfo, GroupPlan, Reply
 from envfleet.workers.transport import Transport
 
 _BUDGET_WINDOW_S = 3600.0
-_END_S = 2.0  # how long a worker may take to end after it has closed its sub-environments
+_END_S = 2.0  # time for a worker to exit after it has closed its sub-environments
 _LEAST_TICK_S = 0.005
-_OUTSIDE_S = 60.0  # how long a worker with a deadline may be busy outside of any sub-environment
+_OUTSIDE_S = 60.0  # time that a worker with a deadline may be busy outside of any sub-environment
 
 
 class Crew:
     """The workers of a fleet.
 
     Args:
-        plans: What each worker is built from.
-        options: Of the fleet.
-        transport: Carries the workers; not started yet.
-        describe_rows: Returns what is known of the episodes of some rows, in words, given the seeds of all.
+        plans: Plan of each worker.
+        options: Options of the fleet.
+        transport: Transport of the workers, not started yet.
+        describe_rows: Function that describes the episodes of some rows in words, given the seeds of all rows.
 
     Attributes:
         lines: Words of each worker.
         spans: Rows of each worker.
-        every: All workers.
-        lost: Rows whose worker was lost, and why, which is to be told with the step that is under way, or the next.
+        every: Indices of all workers.
+        lost: Rows of lost workers, each with the reason, to be reported by the step under way or the next one.
         seeds: Seed that each row was last given, by the caller or when it was rebuilt.
-        restarts: How often each worker, or a sub-environment of it, was replaced.
+        restarts: Replacements of each worker and of its sub-environments.
         ended: Episodes that ended since each worker was built.
-        waiting: How the owner waits.
-        tick_s: How often to look after the workers while it waits.
+        waiting: Waits of the owner.
+        tick_s: Interval at which a waiting owner looks after its workers.
     """
 
     def __init__(
@@ -72,7 +89,7 @@ class Crew:
     # ------------------------------------------------------------------------------------------- asking, waiting
 
     def ask(self, workers: Sequence[int], verb: Verb, generation: int = 0) -> int:
-        """Ask workers for something, and return its number; what it takes lies in the arrays and in the mail."""
+        """Send a request, with arguments in the arrays and in the mail, to workers, and return its value of `ASKED`."""
         if verb < Verb.RESET and self.waiting.choice is not None:
             self.waiting.choice.begin(time.perf_counter_ns())
         self._number += 1
@@ -92,9 +109,11 @@ class Crew:
         """Have every worker step all its rows, and wait.
 
         Returns:
-            The flags of all; below 0 if something needs attention first, and `finish` is still due.
+            Flags of all workers combined; -1 if something needs attention and `finish` has to be called.
         """
-        start_ns = time.perf_counter_ns()  # before asking: the processor may be lost as soon as somebody is woken
+        start_ns = (
+            time.perf_counter_ns()
+        )  # before the request: this process may lose the processor as soon as a worker wakes up
         if self.waiting.choice is not None:
             self.waiting.choice.begin(start_ns)
         self._number += 1
@@ -116,14 +135,14 @@ class Crew:
         return flags
 
     def finish(self, workers: Sequence[int], *, timeout_s: float | None = None) -> list[int]:
-        """Wait until workers have done all they were asked.
+        """Wait until workers have completed their requests.
 
         Args:
-            workers: Which ones.
-            timeout_s: How long the caller waits.
+            workers: Indices of workers.
+            timeout_s: Timeout of the caller, in seconds.
 
         Returns:
-            Those that have; the others were lost.
+            Workers that have; the others were lost.
 
         Raises:
             CallTimeout: `timeout_s` passed.
@@ -144,7 +163,7 @@ class Crew:
         return list(left)
 
     def wait(self, is_there: Callable[[], bool], attend: Callable[[], Any], timeout_s: float | None) -> None:
-        """Wait until `is_there`, and `attend` to the workers now and then.
+        """Wait until `is_there` returns True, and call `attend` whenever that takes longer than a tick.
 
         Raises:
             CallTimeout: `timeout_s` passed.
@@ -171,7 +190,7 @@ class Crew:
             self.finish(self.every)
 
     def attend(self) -> set[int]:
-        """Look after the workers when a wait ended without what it waited for; returns those that were lost."""
+        """Kill workers that overran, replace workers that have ended, and return the latter; called in a long wait."""
         self._check_overruns()
         ended = self._find_ended()
         for worker, why in ended.items():
@@ -180,13 +199,13 @@ class Crew:
             if self._options.on_failure == "raise" or self._spec is None:
                 raise why
             self.spend(worker, why)
-            why.args = (why.summary,)  # without the advice to have it replaced
+            why.args = (why.summary,)  # without the advice to pass on_failure
             self.lost.update(dict.fromkeys(self.spans[worker], why))
             self.replace(worker)
         return set(ended)
 
     def send(self, verb: Verb, messages: Mapping[int, Any], generation: int = 0) -> None:
-        """Ask workers to do what their mail says.
+        """Send a request to workers by mail.
 
         Raises:
             InvalidArgument: A message does not pickle.
@@ -199,15 +218,15 @@ class Crew:
         self.ask(workers, verb, generation)
 
     def _make_free(self, workers: list[int]) -> None:
-        """Wait for whatever was interrupted, and for successors: until then, the mail of workers must stay."""
+        """Wait for interrupted requests and for successors, which still have to read the mail of their workers."""
         while not set(self.finish(workers)).issuperset(workers) or self.rebuilding.intersection(workers):
             self.await_rebuilt(workers)
 
     def replies(self, workers: Sequence[int]) -> dict[int, Reply]:
-        """Return what workers that are done report beyond the arrays.
+        """Return the replies that workers have mailed.
 
         Raises:
-            EnvfleetError: What a worker could not do.
+            EnvfleetError: A request failed in a worker.
         """
         found: dict[int, Reply] = {}
         for worker in workers:
@@ -220,10 +239,10 @@ class Crew:
         return found
 
     def reply(self, worker: int, slot: int) -> Any:
-        """Return what a worker has left in a slot of its mail.
+        """Return the message in a slot of a worker's mail.
 
         Raises:
-            EnvfleetError: It cannot be read here.
+            EnvfleetError: The message cannot be unpickled in this process.
         """
         try:
             return self.transport.replies[worker].get(slot)
@@ -252,10 +271,10 @@ class Crew:
         self._spec = spec
 
     def replace(self, worker: int, rng_states: tuple[Any, ...] = ()) -> None:
-        """Start another worker; it builds while others go on, and is awaited when its rows are needed."""
+        """Start a successor; it builds while other workers continue, and is awaited when its rows are needed."""
         plan = self._plans[worker] = self._plans[worker].successor(rng_states)
         for place, row in enumerate(plan.rows):
-            if not rng_states or rng_states[place] is None:  # else the generator goes on
+            if not rng_states or rng_states[place] is None:  # else the successor continues with the generator
                 self.seeds[row] = plan.derive_seed(place)
         self.rebuilding.add(worker)
         self.ended[worker] = 0
@@ -275,7 +294,7 @@ class Crew:
             while worker in self.rebuilding:
                 left_s = None if timeout_s is None else max(0.0, deadline_s - time.monotonic())
                 if not self.finish([worker], timeout_s=left_s):
-                    continue  # it ended, too, and there is another
+                    continue  # it was lost as well, and has a successor
                 self.replies([worker])
                 self.transport.requests.put(worker, self._spec)
                 self.ask([worker], Verb.ATTACH)
@@ -283,7 +302,7 @@ class Crew:
                     self.rebuilding.discard(worker)
 
     def recycle(self, worker: int, rng_states: tuple[Any, ...]) -> None:
-        """Close a worker whose rows have ended, and start another."""
+        """Close a worker between episodes, and start its successor."""
         self.ask([worker], Verb.CLOSE)
         if self.finish([worker]):  # else it was lost, and replaced
             self.transport.kill(worker, _END_S)
@@ -300,7 +319,7 @@ class Crew:
             self._spent.popleft()
         if len(self._spent) >= self._options.max_restarts:
             raise errors.RestartBudgetSpent(
-                f"{len(self._spent)} restarts within the last hour, max_restarts={self._options.max_restarts}: mend "
+                f"{len(self._spent)} restarts within the last hour, max_restarts={self._options.max_restarts}: fix "
                 f"the environment or raise max_restarts. The last failure: {cause}"
             ) from cause
         self._spent.append(now)
@@ -309,7 +328,7 @@ class Crew:
     # ------------------------------------------------------------------------------------------------ watching
 
     def _check_overruns(self) -> None:
-        """End workers that have been at one place for too long, after a look at their stacks."""
+        """Kill workers that stayed at one place for too long, and keep their stacks for the error."""
         if not self.transport.can_kill:
             return
         now = time.monotonic()
@@ -346,7 +365,7 @@ class Crew:
         return errors.WorkerDied(worker, rows, None, self.transport.pid(worker), how=how)
 
     def _find_ended(self) -> dict[int, errors.EnvfleetError]:
-        """Return the workers that have ended, and why."""
+        """Return the workers that have ended, each with the reason."""
         found: dict[int, errors.EnvfleetError] = {}
         for worker in self.transport.ended():
             rows, row = self.spans[worker], self.lines[worker][board.ROW] - 1
@@ -366,18 +385,20 @@ class Crew:
     # ------------------------------------------------------------------------------------------------- closing
 
     def abort(self) -> None:
-        """End all workers by force; whoever waits for them is told that the fleet was closed."""
+        """Kill all workers; a thread that waits for them raises `FleetClosed`."""
         self._is_closed = True
         for worker in self.every:
             self.transport.kill(worker)
 
     def close(self, timeout_s: float) -> list[Reply]:
-        """Ask the workers to close, end those that do not in time, release everything; returns what they report."""
+        """Ask the workers to close, kill those that do not in time, release everything, and return their replies."""
         self._is_closed = True
         deadline_s = time.monotonic() + timeout_s
         replies: list[Reply] = []
         try:
-            if timeout_s > 0 or not self.transport.can_kill:  # who cannot be ended leaves when it reads this
+            if (
+                timeout_s > 0 or not self.transport.can_kill
+            ):  # a thread cannot be killed; it exits when it reads this request
                 left = alive = [worker for worker in self.every if worker not in self.transport.ended()]
                 asked = self.ask(alive, Verb.CLOSE)
 
@@ -390,7 +411,7 @@ class Crew:
                     left = [worker for worker in under_way() if worker not in self.transport.ended()]
                 replies = list(self.replies([w for w in alive if self.lines[w][DONE] == asked]).values())
         except BaseException:
-            deadline_s = 0.0  # Ctrl-C: who closes no faster is ended by force
+            deadline_s = 0.0  # Ctrl-C: kill whatever has not closed yet
             raise
         finally:
             self.transport.close(max(0.0, deadline_s - time.monotonic()))

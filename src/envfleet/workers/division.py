@@ -1,4 +1,4 @@
-"""Requests of the fleet, divided among its workers: who is asked about which rows, and in what words."""
+"""Division of the fleet's requests among its workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Spans = Sequence[range]
 
 
 def split(rows: seam.Rows | None, spans: Spans) -> list[tuple[int, list[int], list[int]]]:
-    """Sort rows to workers: each worker, the places in `rows` of its own, and these rows counted from its first."""
+    """Return for each worker its places in `rows`, and these rows counted from its first one."""
     rows = np.arange(spans[-1].stop) if rows is None else rows
     holders = np.searchsorted([span.start for span in spans], rows, side="right") - 1
     divided = []
@@ -27,7 +27,7 @@ def split(rows: seam.Rows | None, spans: Spans) -> list[tuple[int, list[int], li
 
 
 def messages_of(request: seam.Request[Any], spans: Spans) -> dict[int, Any]:
-    """Return what each worker is asked: for a reset its plan, else a method of its group, and arguments."""
+    """Return the message to each worker: the plan of a reset, or a method of its group with arguments."""
     messages: dict[int, Any] = {}
     for worker, places, local in split(getattr(request, "rows", None), spans):
         if isinstance(request, seam.Reset):
@@ -57,7 +57,7 @@ def _plan_reset(request: seam.Reset, first: int, places: list[int], local: list[
 
 
 def check_states(request: seam.SetState, num_envs: int) -> None:
-    """Check what is to be restored.
+    """Check the states of a request.
 
     Raises:
         InvalidArgument: It is not one saved state for each row.

@@ -39,7 +39,7 @@ from envfleet.workers.state import rng_state_of
 from envfleet.workers.transport import Transport
 
 _GIVE_UP_S = 1.0
-"""Seconds for sub-environments to close that were built when others could not be, or when the program exits."""
+"""Seconds for sub-environments to close after a failed start, or when the program exits."""
 
 _FEW = 4096
 """Actions times sub-environments up to which looking each up beats comparing arrays."""
@@ -67,13 +67,13 @@ class WorkersEngine(seam.Engine):
 
     One generation of the outputs holds what calls have returned, the last observation of each row among it. Workers
     write into the other one only, which `_show` makes the first, whole or by rows, once their work is complete. So
-    whatever becomes of a worker while it writes, a row that is lost with it ends with the observation that was shown.
+    a row whose worker is lost while it writes ends with the last observation that was returned.
 
     Args:
-        plans: What each worker is built from; their rows are all rows in order.
-        plan: How they are spread.
-        options: Of the fleet; `seed` is set.
-        transport: Carries the workers; not started yet. The engine closes it.
+        plans: Plan of each worker; together they have all rows in order.
+        plan: Distribution of sub-environments over workers.
+        options: Options of the fleet; `seed` is set.
+        transport: Transport of the workers, not started yet; closed by the engine.
 
     Raises:
         SubEnvError: A sub-environment could not be built.
@@ -174,10 +174,10 @@ class WorkersEngine(seam.Engine):
 
         Args:
             actions: Batched.
-            are_checked_later: Whether whoever reads them checks their range.
+            are_checked_later: Whether the reader of the actions checks their range.
 
         Returns:
-            Action leaves that are objects, and actions that fit no array, to go by mail; usually there are none.
+            Action leaves that are objects, and actions that fit no array, to send by mail; usually `None`.
         """
         if self._episodes.over and self._mode is AutoresetMode.DISABLED:
             refuse_ended(self._episodes.ended)
@@ -349,7 +349,7 @@ class WorkersEngine(seam.Engine):
             raise errors.CallTimeout(error.verb, timeout_s or 0.0) from None
 
     def _answer_lost(self, lost: Mapping[int, errors.EnvfleetError]) -> SparseInfos:
-        """Answer rows whose worker was lost: the last observation again, reward 0, truncated.
+        """Answer rows of lost workers: the last observation again, reward 0, truncated.
 
         An episode that had ended already is not ended twice: its row is reset, as it would have been.
         """
@@ -390,7 +390,7 @@ class WorkersEngine(seam.Engine):
         self._generation = 1 - self._generation
 
     def _recycle(self, ended: list[int]) -> None:
-        """Replace workers that have ended enough episodes; each has one row, whose generator goes with it."""
+        """Replace workers that have ended enough episodes; each has one row, and its generator is kept."""
         for row in ended:
             worker = int(self._partial.worker_of[row])
             self._crew.ended[worker] += 1

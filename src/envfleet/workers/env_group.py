@@ -42,15 +42,15 @@ _ONE_PER_PROCESS = (
 
 @dataclasses.dataclass(frozen=True)
 class GroupPlan:
-    """What it takes to build one worker's sub-environments, here or elsewhere.
+    """Recipe for one worker's sub-environments, picklable.
 
     Attributes:
         worker: Index of the worker.
         rows: Indices in the fleet of its sub-environments.
         builders: One per sub-environment.
-        options: Of the fleet; `seed` is set.
-        incarnation: How many workers had these rows before.
-        rng_states: Of a worker that replaces one whose rows had ended in an orderly way: their generators' states.
+        options: Options of the fleet; `seed` is set.
+        incarnation: Number of workers that had these rows before.
+        rng_states: States of the generators to continue with, in the successor of a worker that was recycled.
     """
 
     worker: int
@@ -71,15 +71,15 @@ class GroupPlan:
 
 
 class GroupInfo(NamedTuple):
-    """What a group reports once it is built.
+    """Description of a group that was built.
 
     Attributes:
         spaces: Observation and action space of each sub-environment; those that equal the first are one object.
-        metadata: Of the first sub-environment.
-        spec: Likewise.
-        render_mode: Likewise.
-        pid: The worker's process.
-        identities: What tells sub-environments of one process apart.
+        metadata: Metadata of the first sub-environment.
+        spec: Gymnasium's spec of the first sub-environment.
+        render_mode: Render mode of the first sub-environment.
+        pid: Process of the worker.
+        identities: Object ids of the sub-environments, to detect one that is returned twice.
         reward_spaces: Space of each sub-environment's rewards, `None` for numbers.
     """
 
@@ -94,10 +94,10 @@ class GroupInfo(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Reply:
-    """What a worker reports beyond the arrays it wrote; most steps need none.
+    """Report of a worker beyond the arrays it wrote; most steps need none.
 
     Attributes:
-        value: Result of a call, and so on.
+        value: Result of a call or of another request.
         infos: By index in the fleet.
         failures: Of sub-environments that raised.
         restarts: Of sub-environments that raised and were rebuilt.
@@ -115,7 +115,7 @@ class Reply:
     final_objects: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
 
     def by_row(self) -> dict[int, Reply]:
-        """Return what is reported of each sub-environment, in a reply of its own, by index."""
+        """Return a separate reply for each sub-environment, by index."""
         found: collections.defaultdict[int, Reply] = collections.defaultdict(Reply)
         for index, info in self.infos:
             found[index].infos.append((index, info))
@@ -133,7 +133,7 @@ class Reply:
 
 
 class ResetPlan(NamedTuple):
-    """Which rows of a group to reset, with a seed and options for each."""
+    """Rows of a group to reset, with a seed and options for each."""
 
     rows: Sequence[int]
     seeds: Sequence[int | None]
@@ -152,14 +152,14 @@ class EnvGroup:
     """Python sub-environments of one worker.
 
     Args:
-        plan: What to build.
+        plan: Recipe of the group.
         shared: The fleet's shared data by name.
-        line: Where to report progress.
-        is_inline: Whether it runs in the caller's own thread, whose Ctrl-C is not a failure of a sub-environment.
+        line: Words in which to report progress.
+        is_inline: Whether the group runs in the caller's thread, where Ctrl-C is not a failure of a sub-environment.
 
     Attributes:
-        columns: Where numbers of infos go, once attached.
-        log: How the running episodes began, and their actions.
+        columns: Writer of info columns, once attached.
+        log: Seeds and actions of the running episodes.
 
     Raises:
         SubEnvError: A sub-environment could not be built.
@@ -249,10 +249,10 @@ class EnvGroup:
         """Step every sub-environment once, or those in `rows` in that order.
 
         Args:
-            generation: Where to write results.
-            rows: Which ones.
+            generation: Outputs to write to.
+            rows: Rows to step; all by default.
             objects: Action leaves without a fixed shape, a list each with one entry per row.
-            values: The actions themselves, in place of those in the arrays.
+            values: Actions to use instead of those in the arrays.
 
         Returns:
             A reply, if there is more to report than what the arrays hold.
@@ -324,7 +324,7 @@ class EnvGroup:
                 self._handle_failure(row, generation, explain_result(error, result, self._reward_shape), action)
 
     def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
-        """Apply the autoreset mode to an episode that ended just now; returns the infos of the step."""
+        """Apply the autoreset mode to an episode that just ended, and return the infos of the step."""
         if not self._is_same_step:
             self._awaiting[row] = self._is_next_step
             return info

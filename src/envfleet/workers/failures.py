@@ -15,7 +15,7 @@ from envfleet.errors import EnvfleetError, Failure
 
 _MAX_TEXT = 200
 _OWN = tuple(f"{Path(__file__).parents[1] / package}{os.sep}" for package in ("fleet", "workers"))
-"""Where code lies that runs sub-environments, and whose frames say nothing about what they did."""
+"""Folders of the code that runs sub-environments; its frames are left out of tracebacks."""
 
 
 def make_failure(

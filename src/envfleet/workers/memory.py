@@ -29,7 +29,7 @@ _SMALL_BYTES = 1 << 20
 """Blocks up to this size are not worth asking the system how much memory is left."""
 
 _USABLE = 15 / 16
-"""Part of what is available that a block may take: whoever takes the last page is killed, or somebody else is."""
+"""Share of the available memory that a block may take: at the last page the system kills some process."""
 
 _FULL = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EOVERFLOW})
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -37,7 +37,7 @@ _NO_MEMFD = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
 
 
 class Room(NamedTuple):
-    """How many bytes may still be used, and of what."""
+    """Number of bytes that may still be used, and of which resource."""
 
     size_bytes: int
     where: str
@@ -144,7 +144,7 @@ class FileMail:
 
         Raises:
             InvalidArgument: It does not pickle.
-            OutOfMemory: There is no room for it.
+            OutOfMemory: There is too little memory for it.
         """
         try:
             data = message if isinstance(message, memoryview) else self._dumps(message)
@@ -253,6 +253,6 @@ def _out_of_memory(size_bytes: int, room: Room | None, reason: str | None = None
     said = "" if reason is None else f" ({reason})"
     return OutOfMemory(
         f"not enough shared memory{said}: found {found}, expected {in_words(size_bytes)} for the arrays of all "
-        "sub-environments: use fewer sub-environments or smaller observations, for instance uint8 images in place of "
+        "sub-environments: use fewer sub-environments or smaller observations, for instance uint8 images instead of "
         "float32, or free memory"
     )

@@ -1,4 +1,20 @@
-"""Steps of some rows while others wait: what `send` and `recv` need beyond a step of all."""
+"""Steps of some rows while others wait, for `send` and `recv`.
+
+Problem. Rows are sent and collected in any grouping, while their workers hold several rows each and may be lost.
+
+What does not work. One request number per worker: a worker could not take new rows before it has finished all others.
+A queue of results: Ctrl-C between two byte codes could lose an entry.
+
+Solution. Each row has a pair of numbers in shared memory, `row_asked` and `row_done`; a row is under way while they
+differ. A worker steps every such row when it is woken. Rows that are all rows of a worker use the plain request of a
+full step, which is faster. The owner looks at these numbers (`_look`) until enough rows are there; rows of a lost
+worker count as there, and the owner answers them. `wait` selects rows and changes nothing, so a timeout loses
+nothing; `take` removes them.
+
+What remains. Of the rows that have finished, those that were sent first are returned first.
+
+See ADR 19 and ADR 20.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +32,15 @@ from envfleet.workers.crew import Crew
 from envfleet.workers.env_group import Reply
 
 _LOOK_NS = 1_000_000_000
-"""How often to look after the workers while rows keep coming."""
+"""Interval at which to look after the workers while results keep arriving."""
 
 
 class Collected(NamedTuple):
     """Outcome of rows that have stepped.
 
     Attributes:
-        replies: What workers report of them.
-        lost: Those that the owner has to answer, and why.
+        replies: Replies of their workers.
+        lost: Rows that the owner has to answer, each with the reason.
     """
 
     replies: list[Reply]
@@ -32,17 +48,15 @@ class Collected(NamedTuple):
 
 
 class PartialSteps:
-    """Rows that were sent to step by themselves, until they are collected.
-
-    Rows that are all rows of a worker step with one plain request; others have numbers of their own.
+    """Rows that were sent, until they are taken.
 
     Args:
-        crew: The workers.
-        arrays: Those of the fleet.
-        batch_size: Rows that `recv` waits for.
+        crew: Workers of the fleet.
+        arrays: Arrays of the fleet.
+        batch_size: Number of rows that `recv` waits for.
 
     Attributes:
-        worker_of: The worker of each row, int64 `(num_envs,)`.
+        worker_of: Worker of each row, int64 `(num_envs,)`.
     """
 
     def __init__(self, crew: Crew, arrays: FleetArrays, batch_size: int) -> None:
@@ -59,7 +73,7 @@ class PartialSteps:
         return bool(self._plain) or bool(self._alone.any()) or bool(self._there.any())
 
     def forget(self) -> None:
-        """Forget everything, after all workers have done what they were asked."""
+        """Drop all rows, once all workers have completed their requests."""
         self._alone[:] = self._there[:] = False
         self._plain: dict[int, int] = {}  # worker -> what it was asked
         self._news: dict[int, Reply | EnvfleetError] = {}
@@ -71,13 +85,13 @@ class PartialSteps:
         return workers
 
     def take_over(self) -> None:
-        """Take over a step of all that is under way, of which some rows are to be collected before others."""
+        """Take over a full step that is under way, so that some rows can be collected before others."""
         self._count += 1
         self._numbers[:] = self._count
         self._plain = {worker: line[ASKED] for worker, line in enumerate(self._crew.lines)}
 
     def send(self, rows: Rows, objects: Sequence[Sequence[Any]], generation: int) -> None:
-        """Have rows step whose actions lie in the arrays; `objects` are action leaves that do not."""
+        """Start to step rows with actions from the arrays; `objects` are action leaves that are Python objects."""
         crew, places = self._crew, {row: k for k, row in enumerate(rows.tolist())}
         for row, place in places.items() if objects else ():  # first of all, because it may be refused
             crew.transport.requests.put(len(crew.every) + row, [[leaf[place]] for leaf in objects])
@@ -87,7 +101,9 @@ class PartialSteps:
         self._numbers[rows] = self._count
         left, is_ready = rows, False
         while not is_ready:
-            for row in [row for row in left.tolist() if row in crew.lost]:  # it is told so in place of its step
+            for row in [
+                row for row in left.tolist() if row in crew.lost
+            ]:  # the row reports its loss instead of stepping
                 self._lose(row)
             left = rows[~self._there[rows]]
             is_ready = crew.rebuilding.isdisjoint(self.workers_of(left))
@@ -118,13 +134,13 @@ class PartialSteps:
             return bool(self._there[rows].all() if rows is not None else np.count_nonzero(self._there) >= (count or 0))
 
         now_ns = time.perf_counter_ns()
-        if now_ns > self._due_ns:  # others that keep coming must hide nobody who hangs or has ended
+        if now_ns > self._due_ns:  # a steady stream of results must not mask a hung or dead worker
             crew.attend()
             self._due_ns = now_ns + _LOOK_NS
         crew.wait(is_there, crew.attend, timeout_s)
         if rows is None:
             found = np.flatnonzero(self._there)
-            rows = found[np.argsort(self._numbers[found], kind="stable")[:count]]  # who was sent first comes first
+            rows = found[np.argsort(self._numbers[found], kind="stable")[:count]]  # in the order of sending
             rows = np.sort(rows) if len(rows) == len(self._there) else rows
         return rows
 
@@ -145,7 +161,7 @@ class PartialSteps:
         return Collected(replies, {row: self._lost.pop(row) for row in self.lost_among(rows)})
 
     def _look(self) -> None:
-        """Take in what workers have done, and what those that were lost can do no more."""
+        """Note rows that workers have finished, and rows of lost workers."""
         crew, arrays = self._crew, self._arrays
         if crew.lost:
             plain = set(self._plain)
@@ -168,7 +184,7 @@ class PartialSteps:
                 del self._plain[worker]
 
     def _read(self, rows: Sequence[int], worker: int, slot: int) -> dict[int, Reply | EnvfleetError]:
-        """Return what a worker reports of rows; what it could not do is the news of each of them."""
+        """Return the reply or the error of a worker, by row."""
         try:
             reply = self._crew.reply(worker, slot)
         except EnvfleetError as error:
@@ -178,6 +194,6 @@ class PartialSteps:
         return dict(reply.by_row())
 
     def _lose(self, row: int) -> None:
-        """Have the owner answer a row whose worker was lost."""
+        """Let the owner answer a row of a lost worker."""
         self._alone[row], self._there[row] = False, True
         self._lost[row] = self._crew.lost.pop(row)

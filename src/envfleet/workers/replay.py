@@ -42,7 +42,7 @@ class ReplayUnavailable(EnvfleetError):
 
 
 class Origin(NamedTuple):
-    """How an episode began: the seed it was reset with, or else the generator's state just before."""
+    """Beginning of an episode: the seed of its reset, or else the generator's state just before."""
 
     seed: int | None
     options: Any
@@ -51,7 +51,7 @@ class Origin(NamedTuple):
 
 
 class EpisodeLog:
-    """How the running episodes of a group began, and the actions since.
+    """Beginnings of the running episodes of a group, and the actions since.
 
     Args:
         num_envs: Sub-environments of the group.

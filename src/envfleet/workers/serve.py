@@ -26,7 +26,7 @@ _VERBS = tuple(Verb)
 
 
 class Place(NamedTuple):
-    """Which worker of which fleet one is; `rows` are those of the arrays."""
+    """Position of a worker in its fleet; `rows` is its slice of the shared arrays."""
 
     worker: int
     num_workers: int
@@ -37,17 +37,17 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass
 class Seat:
-    """A worker's ends of everything that ties it to its owner.
+    """Everything that connects a worker to its owner.
 
     Attributes:
-        place: Which worker it is.
-        lines: The words of the board of all workers.
-        owner: The owner's words.
+        place: Position of the worker.
+        lines: Words of all workers.
+        owner: Words of the owner.
         requests: Mail from the owner: a slot per worker, then one per row of the fleet, then the table of columns.
         replies: Mail to the owner: one slot for whole requests, one per row of this worker.
-        waiting: How it waits.
-        ring: Rings the owner's bell.
-        map_arrays: Returns its rows of the arrays.
+        waiting: Waits of the worker.
+        ring: Function that wakes the owner.
+        map_arrays: Function that returns the worker's rows of the arrays.
         shared: The fleet's shared data by name.
         is_inline: Whether the worker is the owner's own thread.
         is_alone: Whether the worker has a process to itself.
@@ -67,10 +67,10 @@ class Seat:
 
 
 class Server:
-    """Carries out what a worker is asked to do, until it is asked to close.
+    """Loop of a worker: carry out requests until it is asked to close.
 
     Args:
-        seat: Its ties to the owner.
+        seat: Connection to the owner.
 
     Attributes:
         group: Its sub-environments, once they are built.
@@ -91,7 +91,7 @@ class Server:
             verb = self.answer()
 
     def answer(self) -> Verb:
-        """Do what is asked now."""
+        """Carry out the request that is pending."""
         seat, line, group = self._seat, self._line, self.group
         asked = line[ASKED]
         verb, generation = _VERBS[asked & 7], asked >> 3 & 1
@@ -110,7 +110,7 @@ class Server:
                     flags |= self._post(0, reply, "step")
             else:
                 flags = self._handle(verb, generation)
-        except Exception as error:  # a thread that ended would be waited for for ever
+        except Exception as error:  # if this thread died silently, the owner would wait forever
             if seat.is_inline:
                 raise
             if not isinstance(error, EnvfleetError):

@@ -20,7 +20,7 @@ def read_shared(data: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
     """Return read-only views of the arrays in `data`, without copying what is an array already.
 
     Raises:
-        InvalidArgument: Something is no array of numbers.
+        InvalidArgument: A value is not an array of numbers.
     """
     arrays = {}
     for name, value in (data or {}).items():

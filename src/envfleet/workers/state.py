@@ -79,7 +79,7 @@ def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
     """Bring back a saved sub-environment.
 
     Args:
-        env: The sub-environment now in its place.
+        env: Sub-environment to replace.
         state: From `save_env`; may be used any number of times.
 
     Returns:

@@ -22,7 +22,7 @@ class Transport(ABC):
     Attributes:
         lines: Words of each worker.
         requests: Mail to the workers: a slot per worker, then one per row of the fleet, then the table of info columns.
-        replies: Mail from each worker: one slot for whole requests, then one per row of its own.
+        replies: Mail from each worker: one slot for whole requests, then one per row of that worker.
         waiting: How the owner waits for them.
         can_kill: Whether a worker can be ended by force.
         server: The one worker's own side, if that is the caller's thread.
@@ -66,7 +66,7 @@ class Transport(ABC):
         return []
 
     def how_ended(self, worker: int) -> tuple[int | None, str | None]:
-        """Return how a worker ended: its exit code, as `subprocess` has it, and what is known besides, in words."""
+        """Return how a worker ended: its exit code, as `subprocess` has it, and a description in words."""
         return None, None
 
     def kill(self, worker: int, grace_s: float = 0.0) -> None:
