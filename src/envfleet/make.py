@@ -9,7 +9,8 @@ from typing import Any, Literal
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envfleet.choice import build_engine, choose_engine, refuse_meaningless
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.errors import InvalidArgument
+from envfleet.extras import missing
 from envfleet.fleet.checks import check_choice, check_seconds, check_whole
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
@@ -194,7 +195,7 @@ def connect(
     try:
         from envfleet.remote.connecting import connect_engine
     except ModuleNotFoundError as error:
-        raise MissingDependency(f"connect() needs {error.name}: pip install 'envfleet[client]'") from error
+        raise missing("connect()", error) from error
     check_choice("mode", mode, ("training", "ranked"))
     check_seconds("timeout_s", timeout_s)
     check_seconds("patience_s", patience_s)

@@ -1,11 +1,11 @@
 """Agents that learn from a fleet: DDDQN, SAC, TD3, PPO; importing this package imports torch."""
 
-from envfleet.errors import MissingDependency
+from envfleet.extras import missing
 
 try:
     import torch as _torch  # noqa: F401  # so that what is missing is said once, and how to get it
 except ImportError as error:
-    raise MissingDependency("agents need torch, which is not installed: pip install 'envfleet[train]'") from error
+    raise missing("envfleet.agents", error) from error
 
 from envfleet.agents.actions import ActionTable
 from envfleet.agents.agent import Agent, RolloutAgent

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from envfleet.agents.agent import Agent
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.errors import InvalidArgument
+from envfleet.extras import missing
 from envfleet.files import replacing
 
 
@@ -72,7 +73,7 @@ def _write_onnx(policy: ExportedPolicy, examples: tuple[Tensor, ...], path: Path
     try:
         import onnx  # noqa: F401  # so that what is missing is said before torch fails
     except ImportError as error:
-        raise MissingDependency("ONNX files need onnx, not installed here: pip install 'envfleet[export]'") from error
+        raise missing("an ONNX file", error) from error
     names = [part.name for part in policy._packing.parts]  # noqa: SLF001  # of the class above
     options: Any = {"input_names": names, "output_names": ["action"], "dynamo": False}
     axes = {name: {0: "N"} for name in [*names, "action"]}

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from envfleet.bench.child import State
 from envfleet.bench.contenders import Contender, Runner
 from envfleet.bench.workloads import Workload
-from envfleet.errors import InvalidArgument
+from envfleet.extras import missing
 
 _NUM_BATCHES = 64  # random actions are drawn before the measurement and repeated
 
@@ -131,13 +131,11 @@ def require_psutil() -> ModuleType:
     """Import psutil.
 
     Raises:
-        InvalidArgument: psutil is not installed.
+        MissingDependency: psutil is not installed.
     """
     try:
         import psutil
     except ImportError as error:
-        raise InvalidArgument(
-            "measuring needs psutil, which is not installed: pip install 'envfleet[bench]' (or pip install psutil)."
-        ) from error
+        raise missing("measuring", error) from error
     module: ModuleType = psutil
     return module

@@ -11,6 +11,7 @@ from envfleet.bench.contenders import is_ours
 from envfleet.bench.report import run_title
 from envfleet.bench.results import Report, Run
 from envfleet.errors import InvalidArgument
+from envfleet.extras import missing
 from envfleet.files import replacing
 
 if TYPE_CHECKING:
@@ -26,14 +27,13 @@ def check_plot(path: Path) -> None:
     """Check that a plot can be written to a file of this name, before the measurement.
 
     Raises:
-        InvalidArgument: matplotlib is missing, or does not support the suffix.
+        MissingDependency: matplotlib is not installed.
+        InvalidArgument: The suffix is not supported.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InvalidArgument(
-            "--plot requires matplotlib, which is not installed: pip install 'envfleet[bench]', or omit --plot."
-        ) from error
+        raise missing("a plot", error) from error
     if path.suffix.lower().removeprefix(".") not in Figure().canvas.get_supported_filetypes():
         raise InvalidArgument(f"the format of {path.name} is not supported: use the suffix .png, .pdf or .svg.")
 
@@ -42,7 +42,8 @@ def plot_report(report: Report, path: Path) -> None:
     """Draw a report into a file; the suffix (`.png`, `.pdf`, `.svg`) selects the format.
 
     Raises:
-        InvalidArgument: matplotlib is missing or does not support the suffix, or nothing was measured.
+        MissingDependency: matplotlib is not installed.
+        InvalidArgument: The suffix is not supported, or nothing was measured.
     """
     check_plot(path)
     import matplotlib as mpl

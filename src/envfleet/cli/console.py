@@ -20,6 +20,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from envfleet.errors import EnvfleetError, InvalidArgument, MissingDependency
+from envfleet.extras import is_optional, missing
 from envfleet.files import NO_ROOM, check_writable, write_whole
 
 _NO_PLACE = {
@@ -44,8 +45,14 @@ def readable_errors() -> Iterator[None]:
     """
     try:
         yield
-    except EnvfleetError as error:
+    except EnvfleetError as failure:
+        error = failure.__cause__ if isinstance(failure.__cause__, MissingDependency) else failure
         _show_error(error.code.replace("_", " "), str(error))
+        raise typer.Exit(2) from None
+    except ModuleNotFoundError as error:
+        if not is_optional(error):
+            raise
+        _show_error("missing dependency", str(missing("this command", error)))
         raise typer.Exit(2) from None
     except OSError as error:
         if error.errno not in NO_ROOM and not (error.errno in _NO_PLACE and error.filename):

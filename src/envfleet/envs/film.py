@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.errors import InvalidArgument
+from envfleet.extras import missing
 from envfleet.files import replacing
 
 _SUFFIXES = (".gif", ".mp4")
@@ -85,7 +86,4 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0].replace("_", "-")
-        raise MissingDependency(
-            f"films need {package}, which cannot be imported here ({error}): pip install 'envfleet[video]'"
-        ) from error
+        raise missing("a film", error) from error

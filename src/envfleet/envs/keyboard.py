@@ -8,7 +8,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.errors import InvalidArgument
+from envfleet.extras import missing
 
 # SDL's invisible video drivers, used only if one of these variables selects them.
 _UNSEEN_DRIVERS = ("offscreen", "dummy")
@@ -24,10 +25,7 @@ def load_pygame() -> Any:
     try:
         import pygame
     except ImportError as error:
-        raise MissingDependency(
-            f"pictures and the keyboard need pygame, which cannot be imported here ({error}): "
-            "pip install 'envfleet[hockey]'"
-        ) from error
+        raise missing("rendering", error) from error
     return pygame
 
 

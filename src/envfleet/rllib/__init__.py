@@ -3,12 +3,12 @@
 Importing this package imports Ray.
 """
 
-from envfleet.errors import MissingDependency
+from envfleet.extras import missing
 
 try:
     import ray.rllib as _rllib  # noqa: F401  # one error message for a missing Ray
 except ImportError as error:
-    raise MissingDependency("envfleet.rllib needs Ray's RLlib: pip install 'envfleet[ray]'") from error
+    raise missing("envfleet.rllib", error) from error
 
 from envfleet.rllib.config import PackedPPO, PackedPPOConfig
 from envfleet.rllib.connectors import FlattenObservations

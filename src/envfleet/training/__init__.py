@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from envfleet.errors import MissingDependency
+from envfleet.extras import missing
 
 try:
     import pydantic as _pydantic  # noqa: F401  # one clear error if it is missing
 except ImportError as error:
-    raise MissingDependency("training needs pydantic, which is not installed: pip install 'envfleet[train]'") from error
+    raise missing("envfleet.training", error) from error
 
 if TYPE_CHECKING:
     from envfleet.training.config import RunOptions

@@ -15,7 +15,8 @@ from typing import Any
 
 from rich.console import Console
 
-from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
+from envfleet.errors import InvalidArgument, TrainingDiverged
+from envfleet.extras import missing
 from envfleet.files import read_json, write_whole
 from envfleet.training.config import RunConfig, RunOptions, change_config, read_config
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
@@ -29,7 +30,7 @@ try:
     import optuna
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
-    raise MissingDependency("a search needs optuna, which is not installed: pip install 'envfleet[search]'") from error
+    raise missing("a search", error) from error
 
 SEARCHES = "results/search"
 Space = Mapping[str, Any]

@@ -8,7 +8,7 @@ from tests.unit.bench.samples import entry, report, run
 
 from envfleet.bench.measure import require_psutil
 from envfleet.bench.results import describe_machine, figures_json
-from envfleet.errors import InvalidArgument
+from envfleet.errors import MissingDependency
 
 
 def test_a_ratio_is_the_median_of_the_ratios_of_each_round():
@@ -51,5 +51,5 @@ def test_the_machine_is_described():
 
 def test_without_psutil(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
-    with pytest.raises(InvalidArgument, match="pip install psutil"):
+    with pytest.raises(MissingDependency, match=r"pip install 'envfleet\[cli\]'"):
         require_psutil()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey import constants as c
+from envfleet.extras import missing
 
 with warnings.catch_warnings():
     # Box2D's types warn when they are made, and where warnings are errors that ends the interpreter with SIGSEGV.
@@ -25,9 +26,7 @@ with warnings.catch_warnings():
     try:
         from Box2D import b2CircleShape, b2ContactListener, b2FixtureDef, b2PolygonShape, b2World
     except ImportError as error:
-        raise ImportError(
-            f"hockey needs Box2D, which cannot be imported here ({error}): pip install 'envfleet[hockey]'"
-        ) from error
+        raise missing("hockey", error) from error
 
 # Filter bits, and names by which the contact listener knows its fixtures.
 _PUCK_BIT, _RACKET_BIT = 0x01, 0x10

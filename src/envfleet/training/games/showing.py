@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import envfleet
 from envfleet.envs.games import Game
-from envfleet.errors import MissingDependency
+from envfleet.extras import missing
 from envfleet.training.games.matches import MatchRunner, plan_episodes, plan_games
 from envfleet.training.games.players import LoadedPlayer
 
@@ -150,7 +150,7 @@ def add_band(frame: NDArray[np.uint8], texts: tuple[str, str, str]) -> NDArray[n
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
-        raise MissingDependency("captions of videos need pillow: pip install 'envfleet[video]'") from error
+        raise missing("video captions", error) from error
     height, width, _ = frame.shape
     size = max(height // _PIXELS_PER_LETTER_SIZE, 9)
     font: Any = ImageFont.load_default(size)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.errors import InvalidArgument
+from envfleet.extras import missing
 from envfleet.files import replacing
 from envfleet.training.evaluation import Tournament, anchors_among
 from envfleet.training.events import LEARNER
@@ -44,7 +45,7 @@ def style() -> AbstractContextManager[None]:
     try:
         from matplotlib import style as styles
     except ImportError as error:
-        raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
+        raise missing("a plot", error) from error
     return styles.context(_STYLE)
 
 

@@ -1,0 +1,67 @@
+"""Optional dependencies: the extra of envfleet that installs each package."""
+
+from __future__ import annotations
+
+from envfleet.errors import MissingDependency
+
+_EXTRAS = {
+    "PIL": "video",
+    "Box2D": "hockey",
+    "ale_py": "bench",
+    "alembic": "serve",
+    "dotenv": "client",
+    "envpool": "bench",
+    "fastapi": "serve",
+    "httpx": "client",
+    "imageio": "video",
+    "imageio_ffmpeg": "video",
+    "jinja2": "serve",
+    "matplotlib": "train",
+    "mujoco": "bench",
+    "minigrid": "bench",
+    "msgpack": "client",
+    "numba": "kernels",
+    "onnx": "export",
+    "openskill": "train",
+    "optuna": "search",
+    "pettingzoo": "hockey",
+    "polars": "train",
+    "prometheus_client": "serve",
+    "psutil": "cli",
+    "psycopg": "serve",
+    "pydantic": "train",
+    "pygame": "hockey",
+    "python_multipart": "serve",
+    "ray": "ray",
+    "rich": "cli",
+    "sqlalchemy": "serve",
+    "stable_baselines3": "bench",
+    "tensorboard": "train",
+    "torch": "train",
+    "typer": "cli",
+    "uvicorn": "serve",
+}
+"""The extra that installs a package, by the name under which the package is imported."""
+
+
+def is_optional(error: ImportError) -> bool:
+    """Return whether an extra has the package that could not be imported."""
+    return _package(error) in _EXTRAS
+
+
+def missing(what: str, error: ImportError) -> MissingDependency:
+    """Return the error that says what to install.
+
+    Args:
+        what: The feature that needs the package, as the message begins, such as `"training"`.
+        error: Error of the import.
+    """
+    package = _package(error)
+    found = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported here ({error})"
+    extra = _EXTRAS.get(package)
+    install = f"pip install 'envfleet[{extra}]'" if extra else f"pip install {package or 'it'}"
+    return MissingDependency(f"{what} needs {package or 'a package'}, which {found}: {install}")
+
+
+def _package(error: ImportError) -> str:
+    return (error.name or "").partition(".")[0]
