@@ -20,12 +20,17 @@ from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.registration import is_kernel
 from envfleet.options import OPTIONS, RETIRED, WHOLE_DICTS, Options, advise
 from envfleet.physics.env import make_env
-from envfleet.physics.task import is_task
+from envfleet.physics.task import Task, is_task
 from envfleet.registry import import_own
 from envfleet.workers.builders import EnvBuilder, Registrations, without_main
 
 EnvSource: TypeAlias = (
-    str | EnvSpec | type[Kernel] | Callable[..., gym.Env[Any, Any]] | Sequence[Callable[..., gym.Env[Any, Any]]]
+    str
+    | EnvSpec
+    | type[Kernel]
+    | type[Task]
+    | Callable[..., gym.Env[Any, Any]]
+    | Sequence[Callable[..., gym.Env[Any, Any]]]
 )
 """What `envfleet.make` accepts as an environment."""
 

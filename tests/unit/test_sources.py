@@ -241,7 +241,9 @@ def test_what_is_no_kernel_is_told_the_kernel_of_that_name(source: Any, advice: 
 
 
 def test_a_device_is_for_kernels() -> None:
-    with pytest.raises(InvalidArgument, match="device='cuda' means nothing here: pass backend='kernel', or leave"):
+    with pytest.raises(
+        InvalidArgument, match="device='cuda' means nothing here: pass backend='kernel' or 'native', or leave"
+    ):
         envfleet.make("CartPole-v1", 4, device="cuda")
 
 

@@ -73,7 +73,7 @@ class Gusts(Arm):
         data.qfrc_applied[0] = rng.normal(0.0, 0.5)
 
     @staticmethod
-    def after_step(data: Any, state: Arm.State) -> tuple[float, bool, bool]:
+    def after_step(data: Any, state: Arm.State) -> tuple[float, bool, bool]:  # type: ignore[override]
         state.angle = data.qpos[0]
         return data.qvel[0], False, data.time > 0.1
 
@@ -192,12 +192,12 @@ def test_wrong_arguments_are_refused(kwargs: dict[str, Any], message: str) -> No
 def test_mistakes_in_tasks_name_the_line() -> None:
     class Misspelt(Arm):
         @staticmethod
-        def observe(data: Any, out: NDArray[np.float64]) -> None:
+        def observe(data: Any, out: NDArray[np.float64]) -> None:  # type: ignore[override]
             out[:] = data.qposs[0]
 
     class Swapped(Arm):
         @staticmethod
-        def observe(out: NDArray[np.float64], data: Any) -> None: ...
+        def observe(out: NDArray[np.float64], data: Any) -> None: ...  # type: ignore[override]
 
     with pytest.raises(KernelError, match=r"in observe \(`out\[:\] = data.qposs\[0\]`\).*qposs"):
         envfleet.make(Misspelt, 2)

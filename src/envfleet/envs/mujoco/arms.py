@@ -17,7 +17,7 @@ def distance(data: Any, one: int, other: int) -> float:
     return norm(data.xpos[one] - data.xpos[other])
 
 
-def negative_control(action: NDArray[np.float32], weight: float) -> np.float32:
+def negative_control(action: NDArray[np.float32], weight: float) -> Any:
     """Return the negative cost of an action, in float32 as Gymnasium computes it."""
     return -np.sum(np.square(action)) * np.float32(weight)
 
@@ -71,8 +71,9 @@ class Reacher(Task):
     def after_step(data: Any, state: State, action: NDArray[np.float32], params: Params) -> tuple[float, bool]:
         """Charge distance and control."""
         state.reward_dist = -distance(data, params.fingertip, params.target) * params.reward_dist_weight
-        state.reward_ctrl = negative_control(action, params.reward_control_weight)
-        return state.reward_dist + state.reward_ctrl, False
+        control = negative_control(action, params.reward_control_weight)
+        state.reward_ctrl = control
+        return state.reward_dist + control, False
 
     @staticmethod
     def observe(data: Any, params: Params, out: NDArray[np.float64]) -> None:
@@ -136,8 +137,9 @@ class Pusher(Task):
         """Charge distances and control."""
         state.reward_near = -distance(data, params.thing, params.tip) * params.reward_near_weight
         state.reward_dist = -distance(data, params.thing, params.goal) * params.reward_dist_weight
-        state.reward_ctrl = negative_control(action, params.reward_control_weight)
-        return state.reward_dist + state.reward_ctrl + state.reward_near, False
+        control = negative_control(action, params.reward_control_weight)
+        state.reward_ctrl = control
+        return state.reward_dist + control + state.reward_near, False
 
     @staticmethod
     def observe(data: Any, params: Params, out: NDArray[np.float64]) -> None:

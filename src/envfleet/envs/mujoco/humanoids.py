@@ -196,7 +196,7 @@ def _store_position(data: Any, state: Any) -> None:
     state.tendon_velocity[:] = data.ten_velocity
 
 
-def _mass_center(data: Any, model: Any, axis: int) -> float:
+def _mass_center(data: Any, model: Any, axis: int) -> Any:
     total = 0.0
     for i in range(model.body_mass.size):
         total += model.body_mass[i] * data.xipos[i, axis]

@@ -37,12 +37,12 @@ def start_normally(data: Any, model: Any, rng: np.random.Generator, scale: float
         data.qvel[i] = 0.0 + scale * rng.standard_normal()
 
 
-def control_cost(action: NDArray[np.float32], weight: float) -> np.float32:
+def control_cost(action: NDArray[np.float32], weight: float) -> Any:
     """Return the cost of an action, in float32 as Gymnasium computes it."""
     return np.float32(weight) * np.sum(np.square(action))
 
 
-def write_pose(data: Any, out: NDArray[np.float64], skipped: int) -> int:
+def write_pose(data: Any, out: NDArray[np.float64], skipped: int) -> Any:
     """Write positions, without the first `skipped`, and velocities; return how many numbers these are."""
     count = data.qpos.size - skipped
     out[:count] = data.qpos[skipped:]

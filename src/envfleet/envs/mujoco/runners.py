@@ -97,7 +97,7 @@ class _WalkerState(Task.State):
     reward_survive: float
 
 
-def _move(data: Any, model: Any, state: Any, action: NDArray[np.float32], params: Any, is_healthy: bool) -> float:
+def _move(data: Any, model: Any, state: Any, action: NDArray[np.float32], params: Any, is_healthy: bool) -> Any:
     """Return the reward of Hopper and Walker2d, and store the infos."""
     state.x_velocity = (data.qpos[0] - state.x_position) / params.dt
     state.x_position = data.qpos[0]
