@@ -1,4 +1,4 @@
-"""Fleets named after Gymnasium's `AsyncVectorEnv` and `SyncVectorEnv`: change the import and keep the rest.
+"""Drop-in replacements of Gymnasium's `AsyncVectorEnv` and `SyncVectorEnv`: change the import and keep the rest.
 
 Both are fleets, so everything of `envfleet.Fleet` works on them. For new code `envfleet.make` does more.
 
@@ -36,7 +36,7 @@ _CONTEXTS = (None, "forkserver", "spawn", "fork")
 
 
 class _DropInFleet(Fleet):
-    """A fleet that takes actions, and raises exceptions, as Gymnasium's own classes do."""
+    """Fleet that takes actions and raises exceptions as Gymnasium's classes do."""
 
     def __init__(self, env_fns: Iterable[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
         self.env_fns = list(env_fns)
@@ -50,12 +50,12 @@ class _DropInFleet(Fleet):
         return self._own(super().step(actions))
 
     def close(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
-        """Close every sub-environment; raises what one of them raised, after everything is released."""
+        """Close every sub-environment; an exception of one of them is raised after everything is released."""
         with raising_originals():
             super().close(timeout, terminate, **kwargs)
 
     def _own(self, result: StepResult) -> StepResult:
-        """Make rewards and flags the caller's own: Gymnasium's `copy=False` is about observations only."""
+        """Copy rewards and flags: Gymnasium's `copy=False` is about observations only."""
         if self.engine.copy:
             return result
         observations, rewards, terminated, truncated, infos = result
@@ -68,19 +68,20 @@ class _DropInFleet(Fleet):
 
 
 class SyncFleet(_DropInFleet):
-    """Sub-environments in this process, one after another, in place of Gymnasium's `SyncVectorEnv`.
+    """Replacement of Gymnasium's `SyncVectorEnv`: sub-environments in this process, one after another.
 
-    What differs from Gymnasium's:
+    Differences from Gymnasium's:
 
     - After a sub-environment raised in `reset` or `step`, the fleet refuses to step until all are reset.
-    - Arguments that cannot be used are always `ValueError`s, also where Gymnasium asserts.
-    - `AutoresetMode.DISABLED`: stepping an episode that has ended is `gymnasium.error.ResetNeeded`, which names it.
-    - After `close`, every call raises `FleetClosed`, which is Gymnasium's `ClosedEnvironmentError`, too.
+    - Invalid arguments always raise `ValueError`, also where Gymnasium asserts.
+    - `AutoresetMode.DISABLED`: a step after the end of an episode raises `gymnasium.error.ResetNeeded` with its index.
+    - After `close`, every call raises `FleetClosed`, a subclass of Gymnasium's `ClosedEnvironmentError`.
     - With `copy=False`, observations are views that stay valid until the next-but-one call, not the next.
-    - Observations are checked, except for keys that a `Dict` space lacks. Infos keep what Gymnasium truncates (a float
-      beside an int). A `reset_mask` stays in the caller's options, and the class of the environment keeps its metadata.
-      `spec` is that of the environment.
-    - It is a `VectorEnv`, but no instance of `SyncVectorEnv`.
+    - Observations are checked, except for keys that a `Dict` space lacks.
+    - A float in the infos is kept where Gymnasium would truncate it after an int.
+    - A `reset_mask` stays in the caller's options, the class of the environment keeps its metadata, and `spec` is that
+      of the environment.
+    - It is a `VectorEnv`, but not an instance of `SyncVectorEnv`.
 
     Args:
         env_fns: Callables without arguments that make one environment each.
@@ -91,10 +92,10 @@ class SyncFleet(_DropInFleet):
         **options: Further options of `envfleet.make`, such as `on_failure`.
 
     Attributes:
-        env_fns: As given.
+        env_fns: The callables.
 
     Raises:
-        InvalidArgument: An argument cannot be used, or spaces differ.
+        InvalidArgument: An argument is invalid, or spaces differ.
 
     Examples:
         >>> import gymnasium as gym
@@ -124,34 +125,34 @@ class SyncFleet(_DropInFleet):
 
     @property
     def envs(self) -> tuple[gym.Env[Any, Any], ...]:
-        """The sub-environments; a tuple, for replacing one here would do nothing."""
+        """The sub-environments; a tuple, because replacing one here would have no effect."""
         return tuple(self.apply(lambda env: env))
 
 
 class AsyncFleet(_DropInFleet):
-    """Sub-environments in worker processes, in place of Gymnasium's `AsyncVectorEnv`.
+    """Replacement of Gymnasium's `AsyncVectorEnv`: sub-environments in worker processes.
 
-    What differs from Gymnasium's, beyond what differs with `SyncFleet`:
+    Differences from Gymnasium's, in addition to those of `SyncFleet`:
 
-    - There is one worker process per usable core, not one per sub-environment. Sub-environments that mostly wait (for a
-      simulator, for the network) want `workers=len(env_fns)`. `stats().workers` has their process ids; there is no
-      `processes`.
-    - After a `*_wait(timeout)` that timed out the call is still pending: wait again for its result; until then every
-      other call but `close` raises `CallPending`, an `AlreadyPendingCallError`. Gymnasium forgets the call and takes
-      its late result for that of the next one.
+    - There is one worker process per usable core, not one per sub-environment. Pass `workers=len(env_fns)` for
+      sub-environments that mostly wait for a simulator or the network. `stats().workers` has the process ids; there is
+      no attribute `processes`.
+    - After a `*_wait(timeout)` that timed out the call is still pending: wait again for its result. Until then every
+      other call except `close` raises `CallPending`, an `AlreadyPendingCallError`. Gymnasium forgets the call and
+      returns its late result as that of the next one.
     - No sub-environment is built in the caller's process to learn the spaces from.
-    - What a sub-environment raises arrives under its own type; what cannot be pickled arrives as `SubEnvError`. Its
-      `__cause__` names the sub-environment, the worker and the traceback there. A worker that died is `WorkerDied`, not
-      `EOFError`; afterwards the fleet is unusable and says so, and `close` returns.
-    - `close` waits at most 10 s (or `timeout`) before it ends workers by force, also for a pending call.
+    - Exceptions of sub-environments keep their type, or become `SubEnvError` if they cannot be pickled. `__cause__`
+      has the sub-environment, the worker and the traceback there. The death of a worker raises `WorkerDied`, not
+      `EOFError`; afterwards every call but `close` raises.
+    - `close` kills workers after at most 10 s (or `timeout`), also during a pending call.
 
     Args:
         env_fns: Callables without arguments that make one environment each.
-        shared_memory: Changes nothing: any space works, over shared memory as far as it has a fixed shape.
+        shared_memory: Ignored: parts of a fixed shape use shared memory, and any space works.
         copy: Whether returned observations are the caller's own.
-        context: A start method's name; changes nothing: workers are forked from a small server that never imports the
-            main module, which is at least as safe as `"spawn"`.
-        daemon: Changes nothing: no worker outlives its owner, and every worker may start processes.
+        context: Ignored name of a start method: workers are forked from a small server that never imports the main
+            module, which is at least as safe as `"spawn"`.
+        daemon: Ignored: no worker outlives its owner, and every worker may start processes.
         worker: Must be `None`.
         observation_mode: `"same"`, `"different"` if the bounds of observation spaces differ, or a tuple of the batched
             and the single observation space.
@@ -159,10 +160,10 @@ class AsyncFleet(_DropInFleet):
         **options: Further options of `envfleet.make`, such as `workers` and `on_failure`.
 
     Attributes:
-        env_fns: As given.
+        env_fns: The callables.
 
     Raises:
-        InvalidArgument: An argument cannot be used, or spaces differ.
+        InvalidArgument: An argument is invalid, or spaces differ.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class AsyncFleet(_DropInFleet):
     ) -> None:
         if worker is not None:
             raise InvalidArgument(
-                f"worker={worker!r}, expected None: a fleet runs no worker loop but its own. Pass autoreset_mode for "
+                f"worker={worker!r}, expected None: custom worker loops are not supported. Pass autoreset_mode for "
                 'the end of episodes, on_failure="restart" for environments that fail, and put a gymnasium.Wrapper '
                 "into env_fns for what happens around a step"
             )
@@ -201,7 +202,7 @@ class AsyncFleet(_DropInFleet):
         """Start to step every sub-environment; actions are neither checked nor cast.
 
         Raises:
-            CallPending: Another call is pending; an `AlreadyPendingCallError`, too.
+            CallPending: Another call is pending; also an `AlreadyPendingCallError`.
         """
 
         def send() -> Pending[Batch]:
@@ -211,17 +212,17 @@ class AsyncFleet(_DropInFleet):
         self._start("step", send, Lifecycle.READY)
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
-        """Wait for what `step_async` started.
+        """Wait for the step that `step_async` started.
 
         Args:
-            timeout: Seconds to wait; `None` for as long as it takes.
+            timeout: Seconds to wait; `None` waits without limit.
 
         Returns:
             Observations, rewards (float64), terminations, truncations and infos.
 
         Raises:
-            NothingPending: No step is pending; a `NoAsyncCallError`, too.
-            multiprocessing.TimeoutError: Not there in time. Nothing is lost: wait again.
+            NothingPending: No step is pending; also a `NoAsyncCallError`.
+            multiprocessing.TimeoutError: `timeout` passed. Nothing is lost: wait again.
         """
         return self._own(self._wait("step", timeout)[:5])
 
@@ -231,22 +232,22 @@ class AsyncFleet(_DropInFleet):
         """Start to reset every sub-environment, or those in `options["reset_mask"]`.
 
         Raises:
-            CallPending: Another call is pending; an `AlreadyPendingCallError`, too.
+            CallPending: Another call is pending; also an `AlreadyPendingCallError`.
         """
         request = self._reset_request = self._read_reset(seed, options)
         whole = (Lifecycle.NEW, Lifecycle.TORN) if request.rows is None else ()
         self._start("reset", lambda: self.engine.submit(request), Lifecycle.READY, *whole)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Wait for what `reset_async` started; as `step_wait`, returns observations and infos."""
+        """Wait for the reset that `reset_async` started, as `step_wait` does; return observations and infos."""
         infos = self._wait("reset", timeout)
         return self._show_reset(self._reset_request, infos)
 
     def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Start to call a method of every sub-environment, or to get an attribute.
+        """Start calling a method of every sub-environment, or reading an attribute.
 
         Raises:
-            CallPending: Another call is pending; an `AlreadyPendingCallError`, too.
+            CallPending: Another call is pending; also an `AlreadyPendingCallError`.
         """
         if not callable(name):
             check_name("call_async()", name)
@@ -254,7 +255,7 @@ class AsyncFleet(_DropInFleet):
         self._start("call", lambda: self.engine.submit(request), Lifecycle.NEW, Lifecycle.READY)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Wait for what `call_async` started; as `step_wait`, returns one result per sub-environment."""
+        """Wait for the call that `call_async` started, as `step_wait` does; return one result per sub-environment."""
         return tuple(self._wait("call", timeout))
 
     def _advise(self) -> str:
@@ -273,8 +274,8 @@ class AsyncFleet(_DropInFleet):
     def _wait(self, verb: str, timeout: float | None) -> Any:
         is_pending = self._state is Lifecycle.PENDING
         if (is_pending and self._pending != verb) or self._state in (Lifecycle.NEW, Lifecycle.READY):
-            found = f"while a {self._pending} is pending" if is_pending else "with nothing pending"
-            raise NothingPending(f"{verb}_wait() {found}: call {verb}_async() first", verb)
+            when = f"while a {self._pending} is pending" if is_pending else "with nothing pending"
+            raise NothingPending(f"{verb}_wait() {when}: call {verb}_async() first", verb)
         if timeout is not None:
             check_seconds("timeout", timeout, is_positive=False)
         with self._hold(f"{verb}_wait()", Lifecycle.PENDING):
@@ -287,7 +288,7 @@ class AsyncFleet(_DropInFleet):
                     f"The call to `{verb}_wait` has timed out after {timeout} second(s)."
                 ) from error
             except BaseException:
-                if self._state is Lifecycle.PENDING:  # the call raised, and changed nothing
+                if self._state is Lifecycle.PENDING:  # the call raised without changing anything
                     self._state = self._after
                 raise
             finally:

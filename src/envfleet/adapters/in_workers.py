@@ -1,6 +1,6 @@
-"""Functions that adapters run inside the workers, by `Fleet.apply`.
+"""Functions that adapters run in the workers, by `Fleet.apply`.
 
-Apart from the rest, because a worker imports the module of a function it is sent: these must not bring a trainer along.
+They have a module of their own because a worker imports the module of the function: it must not import a trainer.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ def call_method(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...], kwargs
 
 
 def is_wrapped(env: gym.Env[Any, Any], module: str, qualified_name: str) -> bool:
-    """Return whether one of the wrappers is of a class, or a child of it.
+    """Return whether one of the wrappers is of a class or a subclass of it.
 
-    The class comes by name: a pickled one would have the worker import its module, and with it maybe a trainer, only to
-    learn that it is not there.
+    The class is passed by name: to unpickle it, the worker would import its module, and maybe a whole trainer.
     """
     layer: Any = env
     while isinstance(layer, gym.Wrapper):

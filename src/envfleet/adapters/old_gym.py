@@ -1,6 +1,6 @@
-"""Environments of the old `gym` as Gymnasium's: `step` of four values, `reset` without infos, `seed` as a method.
+"""Adapter of environments of the old `gym`: `step` of four values, `reset` without infos, `seed` as a method.
 
-`gym` itself is not imported, and need not be installed: what matters is how an environment looks.
+`gym` itself is not imported and need not be installed: only the interface of an environment matters.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from envfleet.errors import InvalidArgument
 
 
 class OldGymEnv(gymnasium.Env[Any, Any]):
-    """An environment with the interface of `gym` up to 0.26, as a `gymnasium.Env`.
+    """Environment with the interface of `gym` up to 0.26, as a `gymnasium.Env`.
 
-    `step` may return four values, of which `done` becomes `truncated` if the info says `TimeLimit.truncated`, or five.
-    `reset` may return an observation, or that and an info. Seeds go to `reset(seed=…)` where it takes one, else to
-    `seed()`. Attributes and methods that wrappers look for are found on the environment and its own wrappers.
+    `step` may return five values, or four, of which `done` becomes `truncated` if the info has `TimeLimit.truncated`.
+    `reset` may return an observation with or without an info. Seeds are passed to `reset(seed=…)` if it takes one, else
+    to `seed()`. Attributes are looked up on the environment and on its own wrappers.
 
     Args:
-        old: The environment.
+        old: Environment of the old `gym`.
 
     Attributes:
-        old: The environment.
+        old: Environment of the old `gym`.
 
     Raises:
-        InvalidArgument: It has no `step`, `reset` and spaces, or a space that Gymnasium does not have.
+        InvalidArgument: `step`, `reset` or a space is missing, or Gymnasium has no space of that name.
 
     Examples:
         >>> class Walk:
@@ -51,7 +51,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
     def __init__(self, old: Any) -> None:
         missing = [name for name in ("step", "reset", "observation_space", "action_space") if not hasattr(old, name)]
         if missing:
-            raise InvalidArgument(f"{type(old).__name__} has no {missing}, expected an environment: return one")
+            raise InvalidArgument(f"{type(old).__name__} has no {missing}, expected an environment of gym: return one")
         self.old = old
         self.observation_space = modern_space(old.observation_space)
         self.action_space = modern_space(old.action_space)
@@ -61,11 +61,11 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         self._takes_options = "options" in _parameters(old.reset)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset it.
+        """Reset the environment.
 
         Args:
-            seed: For its generators.
-            options: Dropped if its `reset` takes none.
+            seed: Seed of its random generators.
+            options: Ignored if its `reset` takes none.
         """
         super().reset(seed=seed)
         arguments: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         return result, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step it."""
+        """Step the environment."""
         result = self.old.step(action)
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
@@ -92,34 +92,37 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         return observation, reward, bool(done) and not is_truncated, is_truncated, info
 
     def render(self) -> Any:
-        """Render it, as an RGB array where it asks for a mode."""
+        """Render the environment, with the mode `"rgb_array"` if `render` takes a mode."""
         if self.render_mode is not None or "mode" not in _parameters(self.old.render):
             return self.old.render()
         return self.old.render(mode="rgb_array")
 
     def close(self) -> None:
-        """Close it."""
+        """Close the environment."""
         if hasattr(self.old, "close"):
             self.old.close()
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Return whether the environment, a wrapper of it or this adapter has an attribute."""
+        """Return whether the environment, one of its wrappers or this adapter has an attribute."""
         return hasattr(self._layer_with(name), name) or hasattr(self, name)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Get an attribute of the environment, a wrapper of it or this adapter."""
+        """Return an attribute of the environment, one of its wrappers or this adapter."""
         layer = self._layer_with(name)
         return getattr(layer if hasattr(layer, name) else self, name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute on the outermost layer that has it; a new one on the environment itself if `force`."""
+        """Set an attribute on the outermost layer that has it; a new one on the environment if `force`."""
         layer = self._layer_with(name)
         if force or hasattr(layer, name):
             setattr(layer, name, value)
         return hasattr(layer, name)
 
     def _layer_with(self, name: str) -> Any:
-        """Return the outermost layer that has an attribute itself, or the environment: wrappers forward no `_name`."""
+        """Return the outermost layer that has an attribute itself, else the environment.
+
+        `getattr` on a wrapper is not enough: old wrappers do not forward names that begin with an underscore.
+        """
         layer = self.old
         while not hasattr(type(layer), name):
             own = getattr(layer, "__dict__", {})  # classes written in C have none
@@ -133,19 +136,19 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
 
 
 def modern(env: Any) -> gymnasium.Env[Any, Any]:
-    """Return a Gymnasium environment as it is, and put an adapter around an old one.
+    """Return a Gymnasium environment unchanged, and an old one in an adapter.
 
     Raises:
-        InvalidArgument: It is no environment.
+        InvalidArgument: `env` is not an environment.
     """
     return env if isinstance(env, gymnasium.Env) else OldGymEnv(env)
 
 
 def modern_space(space: Any) -> spaces.Space[Any]:
-    """Return the same space as Gymnasium's.
+    """Return Gymnasium's equivalent of a space.
 
     Raises:
-        InvalidArgument: Gymnasium has none of its name.
+        InvalidArgument: Gymnasium has no space of that name.
     """
     if isinstance(space, spaces.Space):
         return space
@@ -153,7 +156,7 @@ def modern_space(space: Any) -> spaces.Space[Any]:
     if build is None:
         raise InvalidArgument(
             f"{space!r} is a {type(space).__module__}.{type(space).__name__}, expected one of {sorted(_SPACES)}: give "
-            "the environment a space of Gymnasium's"
+            "the environment one of Gymnasium's spaces"
         )
     return build(space)
 
@@ -179,5 +182,5 @@ def _is_with_info(result: Any, space: spaces.Space[Any]) -> bool:
 def _parameters(function: Any) -> frozenset[str]:
     try:
         return frozenset(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some built-in callables do not tell
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return frozenset()

@@ -27,20 +27,20 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
 
     To a learner every row is a sub-environment with its own observations, rewards and flags. A game is reset when all
     of its agents have ended, in the way of the fleet's autoreset mode. Agents that end before the others wait: their
-    rows are zeros and `infos["is_active"]` is false there; such rows, and in `NEXT_STEP` those of a reset, are no
+    rows are zeros and `infos["is_active"]` is False there. Such rows, and in `NEXT_STEP` those of a reset, are not
     transitions.
 
     Args:
-        games: A fleet of `ParallelGame`. It belongs to this object from now on: `close` closes it.
-        record_episodes: Whether `infos["episode"]` has return and length of each row's episode on the step it ends.
+        games: Fleet of `ParallelGame`, owned by this object: `close` closes it.
+        record_episodes: Whether `infos["episode"]` has return and length of each row's episode when it ends.
 
     Attributes:
-        games: The fleet, for all that concerns whole games: `call`, `set_attr`, `get_state`, `stats()`, ….
+        games: The fleet, for operations on whole games: `call`, `set_attr`, `get_state`, `stats()`, ….
         num_games: N.
-        agent_names: The agents of one game, by their place in it.
+        agent_names: Agents of one game, in order.
 
     Raises:
-        InvalidArgument: The agents' spaces are no arrays, nor dicts or tuples of them.
+        InvalidArgument: The agents' spaces have no fixed shape.
     """
 
     def __init__(self, games: Fleet, *, record_episodes: bool = False) -> None:
@@ -56,7 +56,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
             if layout.num_objects:
                 raise InvalidArgument(
                     f"an agent's space is {layout.space}, expected Box, Discrete, MultiDiscrete or MultiBinary, or a "
-                    "Dict or Tuple of them: rows of an array are handed from games to agents"
+                    "Dict or Tuple of them: agents are rows of arrays"
                 )
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -71,14 +71,14 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         """Make games and adapt them.
 
         Args:
-            make_env: Makes a `ParallelEnv`; called where the game is run.
-            num_games: How many.
-            record_episodes: As for the class.
-            **make_kwargs: For `envfleet.make`: `backend`, `workers`, `autoreset_mode`, ….
+            make_env: Function that makes a `ParallelEnv`; called in the process that runs the game.
+            num_games: Number of games.
+            record_episodes: Argument of the class.
+            **make_kwargs: Options of `envfleet.make`: `backend`, `workers`, `autoreset_mode`, ….
 
         Raises:
-            InvalidArgument: From `envfleet.make`, or the agents' spaces cannot be used.
-            SubEnvError: A game could not be made, from what it raised.
+            InvalidArgument: An option is invalid, or the agents' spaces have no fixed shape.
+            SubEnvError: `make_env` raised.
         """
         games = make(functools.partial(ParallelGame, make_env), num_games, **make_kwargs)
         try:
@@ -96,13 +96,13 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
 
         Args:
             seed: Game `g` gets `seed + g`; or one for each game, or for each row, of which a game gets its first.
-            options: For the games. `"reset_mask"`, bool `(num_envs,)`, says which rows; those of a game go together.
+            options: Options of the games. `"reset_mask"`, bool `(num_envs,)`, selects rows; whole games only.
 
         Returns:
             Observations and infos of all rows.
 
         Raises:
-            InvalidArgument: A mask that parts the agents of a game.
+            InvalidArgument: The mask differs between the agents of a game.
         """
         if isinstance(seed, Sequence) and len(seed) == self.num_envs:
             seed = seed[:: len(self.agent_names)]
@@ -116,7 +116,9 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
                 )
             by_game = mask.reshape(self.num_games, -1)
             if (by_game.any(axis=1) != by_game.all(axis=1)).any():
-                raise InvalidArgument("reset_mask parts the agents of a game: the rows of a game are reset together")
+                raise InvalidArgument(
+                    "reset_mask differs between the agents of a game: the rows of a game are reset together"
+                )
             options = {**options, "reset_mask": by_game[:, 0]}
         observations, infos = self.games.reset(seed=seed, options=options)
         self._returns[mask], self._lengths[mask] = 0.0, 0
@@ -126,14 +128,14 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         """Step all games.
 
         Args:
-            actions: One per row, in the form of `action_space`; those of rows that wait
-                are not played, but have to be of the space, as any other.
+            actions: One action per row, in the form of `action_space`; those of waiting rows are checked, then
+                ignored.
 
         Returns:
             Observations, rewards (float64), terminated, truncated, each with a row per agent, and infos.
 
         Raises:
-            InvalidArgument: Not one action per row.
+            InvalidArgument: The number of actions is not that of rows.
             SubEnvError: A game raised.
         """
         observations, _, _, is_late, infos = self.games.step(self._to_games(actions))
@@ -141,14 +143,14 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         terminated, has_flags = self._read(infos, "terminated", np.bool_)
         truncated, _ = self._read(infos, "truncated", np.bool_)
         is_active, _ = self._read(infos, "is_active", np.bool_)
-        lost = np.repeat(is_late, len(self.agent_names)) & ~has_flags  # a game that failed, and began anew
+        lost = np.repeat(is_late, len(self.agent_names)) & ~has_flags  # the game failed and was rebuilt
         truncated |= lost
         spread = {**self._spread(infos), "is_active": is_active | lost, "_is_active": np.ones(self.num_envs, np.bool_)}
         self._count(spread, rewards, terminated | truncated)
         return self._by_row(observations), rewards, terminated, truncated, spread
 
     def _count(self, infos: dict[str, Any], rewards: NDArray[Any], ended: NDArray[Any]) -> None:
-        """Sum up the episodes of the rows, and report those that ended."""
+        """Add a step to returns and lengths of the rows, and report the episodes that ended."""
         self._returns += rewards
         self._lengths += infos["is_active"]
         if self._records_episodes and ended.any():
@@ -172,9 +174,9 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
     def _read(
         self, infos: Mapping[str, Any], name: str, dtype: type[np.generic]
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return a number that every game gives of its agents by row, and the mask of the rows that have it.
+        """Return a number of every agent by row, and the mask of the rows that have it.
 
-        Of games that ended and were reset in the same step: that of the end.
+        For games that ended and were reset in the same step it is the number at the end.
         """
         shape = self.num_games, len(self.agent_names)
         values, shown = np.zeros(shape, dtype), np.zeros(shape, np.bool_)
@@ -187,7 +189,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         return values.reshape(self.num_envs), shown.reshape(self.num_envs)
 
     def _gather(self, infos: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return one of the agents' own infos by row, with its mask; as objects, if agents give unlike ones."""
+        """Return one of the agents' infos by row, with its mask; as objects if types differ between agents."""
         keys = {place: f"{agent}.{name}" for place, agent in enumerate(self.agent_names) if f"{agent}.{name}" in infos}
         is_dict = all(isinstance(infos[key], Mapping) for key in keys.values())
         parts = []

@@ -12,45 +12,47 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from envfleet.errors import InvalidArgument
 
 SEATED_SCRIPTS = frozenset({"player_one", "player_two"})
-"""Attributes of games that have players inside them."""
+"""Attributes of games with built-in players."""
 
 
 class ParallelGame(gym.Env[Any, Any]):
-    """A PettingZoo `ParallelEnv` as a `gymnasium.Env`: what its agents see and do lies along a first axis.
+    """A PettingZoo `ParallelEnv` as a `gymnasium.Env`; the first axis of observations and actions is the agent.
 
-    Agents are those of `possible_agents`, in that order, and must share their spaces. An agent that ends before the
-    others sees zeros from then on, earns nothing, and its action is not looked at; the episode goes on until all have
-    ended.
+    Agents are those of `possible_agents`, in that order, and must share their spaces. The episode continues until all
+    agents have ended. An agent that ended before has observations of zeros and the reward 0, and its actions are
+    ignored.
 
-    The reward is the sum over the agents. Infos have each agent's share, under its name and a dot: `reward`,
-    `terminated`, `truncated`, `is_active` (whether it took part in this step), and the agent's own infos, as in
-    `"player_0.reward"`.
+    The reward is the sum over the agents. Infos have each agent's part under its name and a dot, as in
+    `"player_0.reward"`: `reward`, `terminated`, `truncated`, `is_active` (the agent took part in this step), and the
+    agent's own infos.
 
     Args:
-        make_env: Makes the `ParallelEnv`.
+        make_env: Function that makes the `ParallelEnv`.
 
     Attributes:
-        agent_names: The agents.
-        agent_observation_space: Of one agent.
-        agent_action_space: Of one agent.
+        agent_names: Names of the agents, in order.
+        agent_observation_space: Space of one agent's observations.
+        agent_action_space: Space of one agent's actions.
 
     Raises:
-        InvalidArgument: It is no `ParallelEnv`, or its agents' spaces differ.
+        InvalidArgument: `make_env` does not make a `ParallelEnv`, or the agents' spaces differ.
     """
 
     def __init__(self, make_env: Any) -> None:
-        game: Any = make_env() if callable(make_env) else None  # an instance cannot be several games
+        game: Any = make_env() if callable(make_env) else None  # one instance cannot be several games
         if not hasattr(game, "possible_agents") or hasattr(game, "agent_iter"):
             raise InvalidArgument(
-                f"{make_env!r} makes no PettingZoo ParallelEnv: pass a callable that does, as a game's parallel_env; "
+                f"{make_env!r} does not make a PettingZoo ParallelEnv: pass a callable that does, as parallel_env; "
                 "pettingzoo.utils.aec_to_parallel makes one of a turn-based game in which all may act at once"
             )
-        self._game, self._inner = game, getattr(game, "unwrapped", game)  # without PettingZoo's wrappers, if it has any
+        self._game, self._inner = game, getattr(game, "unwrapped", game)  # without PettingZoo's wrappers
         self.agent_names: tuple[str, ...] = tuple(game.possible_agents)
         self.agent_observation_space = self._shared_space("observation_space", game.observation_space)
         self.agent_action_space = self._shared_space("action_space", game.action_space)
         self.observation_space = batch_space(self.agent_observation_space, len(self.agent_names))
-        self._nothing = next(iter(iterate(self.observation_space, self._empty_batch())))  # seen by agents that ended
+        self._nothing = next(
+            iter(iterate(self.observation_space, self._empty_batch()))
+        )  # observation of agents that ended
         self.action_space = batch_space(self.agent_action_space, len(self.agent_names))
         self.render_mode = getattr(game, "render_mode", None)
         self.metadata = dict(game.metadata)
@@ -68,24 +70,24 @@ class ParallelGame(gym.Env[Any, Any]):
         return space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a game; both arguments are the game's."""
+        """Begin a game; both arguments are passed to the game."""
         super().reset(seed=seed)
         observations, infos = self._game.reset(seed=seed, options=options)
         return self._batch(observations), self._inform(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step all agents that are left.
+        """Step all agents that have not ended.
 
         Args:
-            action: Of every agent, in the form of `action_space`.
+            action: Actions of all agents, in the form of `action_space`.
 
         Returns:
-            Observations of all; the sum of rewards; whether the game is over, as terminated unless time was up for all
-            that were left, and as truncated else; infos.
+            Observations of all agents; the sum of rewards; terminated and truncated; infos. A game that is over is
+            truncated if all remaining agents are, else terminated.
         """
         playing = [*self._game.agents]
-        given = zip(self.agent_names, iterate(self.action_space, action), strict=True)
-        actions = {agent: one for agent, one in given if agent in playing}
+        pairs = zip(self.agent_names, iterate(self.action_space, action), strict=True)
+        actions = {agent: one for agent, one in pairs if agent in playing}
         observations, rewards, terminations, truncations, infos = self._game.step(actions)
         info = self._inform(infos)
         for agent in self.agent_names:
@@ -107,19 +109,19 @@ class ParallelGame(gym.Env[Any, Any]):
         return create_empty_array(self.agent_observation_space, n=len(self.agent_names), fn=np.zeros)
 
     def _inform(self, infos: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        self._told = infos
+        self._agent_infos = infos
         return {f"{agent}.{name}": value for agent, own in infos.items() for name, value in own.items()}
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Return whether this, or the game, has such an attribute."""
+        """Return whether this wrapper or the game has an attribute."""
         return hasattr(self, name) or hasattr(self._inner, name)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Return an attribute of this or, if it has none of that name, of the game."""
+        """Return an attribute of this wrapper or, if it has none of that name, of the game."""
         return getattr(self if hasattr(self, name) else self._inner, name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute, of the game if that has it."""
+        """Set an attribute; of the game if only the game has it."""
         owner: Any = self if hasattr(self, name) or not hasattr(self._inner, name) else self._inner
         return gym.Env.set_wrapper_attr(owner, name, value, force=force)
 
@@ -133,33 +135,33 @@ class ParallelGame(gym.Env[Any, Any]):
 
 
 class DuelGame(ParallelGame):
-    """A `ParallelGame` of two agents, with the face of the games for two that training plays.
+    """A `ParallelGame` of two agents, with the interface of two-player games in training.
 
-    The reward is the first agent's. Infos have the second one's as `reward_two`, and `winner`, which is 0 until the
-    game is over, then 1 if the first agent's return is the greater one, -1 if the second one's is, 0 if they are equal.
-    They have the first agent's own infos, too, and the second one's with `_two` behind their names.
+    The reward is that of the first agent; `infos["reward_two"]` is that of the second. `infos["winner"]` is 0 until the
+    game is over, then 1, -1 or 0 if the first agent's return is greater than, less than or equal to the second's. Infos
+    of the first agent keep their names; those of the second have `_two` appended.
 
-    The options `player_one` and `player_two` of a reset are set as attributes of the game: numbers of the scripts that
-    play inside it.
+    The options `player_one` and `player_two` of a reset are set as attributes of the game: numbers of its built-in
+    scripts.
 
     Args:
-        make_env: Makes the `ParallelEnv`.
+        make_env: Function that makes the `ParallelEnv`.
 
     Raises:
-        InvalidArgument: It is no `ParallelEnv` of two agents, or their spaces differ.
+        InvalidArgument: `make_env` does not make a `ParallelEnv` of two agents, or their spaces differ.
     """
 
     def __init__(self, make_env: Callable[[], Any]) -> None:
         super().__init__(make_env)
         if len(self.agent_names) != 2:
             raise InvalidArgument(
-                f"the game has the agents {', '.join(self.agent_names)}, expected 2: train those of other games by "
-                "AgentFleet, whose rows are agents"
+                f"the game has the agents {', '.join(self.agent_names)}, expected 2: use AgentFleet, whose rows are "
+                "agents, for other games"
             )
         self._lead = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a game; both arguments are the game's."""
+        """Begin a game; both arguments are passed to the game."""
         for name in SEATED_SCRIPTS & {*(options or {})}:
             self.set_wrapper_attr(name, (options or {})[name])
         observations, _ = super().reset(seed=seed, options=options)
@@ -167,7 +169,7 @@ class DuelGame(ParallelGame):
         return observations, {**self._own(), "reward_two": 0.0, "winner": 0}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step both agents; returns as of every environment, with the first agent's reward."""
+        """Step both agents; the reward is that of the first agent."""
         observations, _, terminated, truncated, info = super().step(action)
         one, two = (info[f"{agent}.reward"] for agent in self.agent_names)
         self._lead += one - two
@@ -175,6 +177,8 @@ class DuelGame(ParallelGame):
         return observations, one, terminated, truncated, {**self._own(), "reward_two": two, "winner": winner}
 
     def _own(self) -> dict[str, Any]:
-        """Return the infos that the agents have from the game itself."""
+        """Return the infos that the game itself gave."""
         agents = zip(self.agent_names, ("", "_two"), strict=True)
-        return {name + suffix: value for agent, suffix in agents for name, value in self._told.get(agent, {}).items()}
+        return {
+            name + suffix: value for agent, suffix in agents for name, value in self._agent_infos.get(agent, {}).items()
+        }

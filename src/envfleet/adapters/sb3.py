@@ -1,4 +1,4 @@
-"""A fleet in the shape of Stable-Baselines3's `VecEnv`, for its trainers, wrappers and helpers.
+"""A fleet as Stable-Baselines3's `VecEnv`, for its trainers, wrappers and helpers.
 
 Examples:
     >>> from envfleet.adapters.sb3 import FleetVecEnv
@@ -51,36 +51,36 @@ _NUMBERS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 class FleetVecEnv(VecEnv):
     """A fleet, on any backend, as a Stable-Baselines3 `VecEnv`.
 
-    Behaves as `DummyVecEnv` and `SubprocVecEnv`: seeds and options wait for the next reset, ended episodes are reset in
-    the same step, `infos` is a list of dicts with `terminal_observation` and `TimeLimit.truncated`, rewards are
-    float32. What differs:
+    It behaves as `DummyVecEnv` and `SubprocVecEnv`: seeds and options apply to the next reset, ended episodes are reset
+    in the same step, `infos` is a list of dicts with `terminal_observation` and `TimeLimit.truncated`, rewards are
+    float32. Differences:
 
-    - Every episode that ends is in `info["episode"]`, as `Monitor` has it, so that `ep_rew_mean` and `evaluate_policy`
-      need no `Monitor`: `env_is_wrapped(Monitor)` is true. A sub-environment's own entry is kept.
-    - Numbers in infos are Python's own bool, int and float where numpy's bool, int64 and float64 were given. An int
-      becomes a float if another sub-environment reports a float under the same key.
-    - `set_attr` sets an attribute on the outermost wrapper that has it, not beside it on the outermost wrapper of all.
-    - What a sub-environment raises arrives under its own type, also from other processes. Its `__cause__` names the
-      sub-environment, the worker and the traceback there. A worker that died is `WorkerDied`, not `EOFError` or a hang.
-    - Whole actions (`Discrete`, `MultiDiscrete`, `MultiBinary`) that a trainer gives as floats reach the
-      sub-environments with the dtype of their space.
-    - Where sub-environments are no Python objects (kernels, services, adopted vector environments), `env_method` calls
-      all of them or none, and no wrapper is found.
+    - Every ended episode is in `info["episode"]`, in the form of `Monitor`, so that `ep_rew_mean` and `evaluate_policy`
+      need no `Monitor`: `env_is_wrapped(Monitor)` is True. An entry of the sub-environment itself is kept.
+    - Numbers in infos are Python's bool, int and float instead of numpy's bool, int64 and float64. An int becomes a
+      float if another sub-environment reports a float under the same key.
+    - `set_attr` sets an attribute on the outermost wrapper that has it, not on the outermost wrapper of all.
+    - Exceptions of sub-environments keep their type, also from other processes. `__cause__` has the sub-environment,
+      the worker and the traceback there. The death of a worker raises `WorkerDied`, not `EOFError`, and never hangs.
+    - Integer actions (`Discrete`, `MultiDiscrete`, `MultiBinary`) that a trainer passes as floats are cast to the dtype
+      of their space.
+    - If sub-environments are not Python objects (kernels, services, adopted vector environments), `env_method` calls
+      all of them or none, and wrappers cannot be found.
 
     Args:
-        env: A fleet made with `autoreset_mode="SAME_STEP"`, which belongs to this object from now on; or what
-            `envfleet.make` takes, such as a Gymnasium id or a list of callables, so that the class can be the
-            `vec_env_cls` of `make_vec_env`.
-        num_envs: As for `envfleet.make`.
-        start_method: `"forkserver"` or `None`, as for `SubprocVecEnv`; changes nothing.
-        **make_kwargs: For `envfleet.make`; `autoreset_mode` is `SAME_STEP` already.
+        env: Fleet with `autoreset_mode="SAME_STEP"`, which this object owns; or the first argument of `envfleet.make`,
+            such as a Gymnasium id or a list of callables, so that the class can be the `vec_env_cls` of
+            `make_vec_env`.
+        num_envs: Argument of `envfleet.make`.
+        start_method: Ignored, `"forkserver"` or `None`; an argument of `SubprocVecEnv`.
+        **make_kwargs: Options of `envfleet.make`; `autoreset_mode` is always `SAME_STEP`.
 
     Attributes:
-        fleet: The fleet, for what `VecEnv` has not: `stats()`, `stacks()`, `plan`, …
-        spec: The specification of the sub-environments, if they have one.
+        fleet: The fleet, for methods that `VecEnv` does not have: `stats()`, `stacks()`, `plan`, …
+        spec: Specification of the sub-environments; `None` if they have none.
 
     Raises:
-        InvalidArgument: The fleet cannot be used, or from `envfleet.make`.
+        InvalidArgument: An argument is invalid, or the fleet has another autoreset mode, device or vector rewards.
     """
 
     def __init__(
@@ -100,7 +100,6 @@ class FleetVecEnv(VecEnv):
         self.spec = fleet.spec
         self._is_stepping = False
         self._rows = None if fleet.batch_size == fleet.num_envs else range(fleet.num_envs)
-        self._returns, self._lengths = np.zeros(fleet.num_envs), np.zeros(fleet.num_envs, np.int64)
         self._start_s = time.time()
         super().__init__(fleet.num_envs, fleet.single_observation_space, fleet.single_action_space)
         self.metadata = {key: value for key, value in fleet.metadata.items() if key != "autoreset_mode"}
@@ -117,7 +116,7 @@ class FleetVecEnv(VecEnv):
             The seed of each sub-environment.
 
         Raises:
-            InvalidArgument: It is not an int of 0 or more.
+            InvalidArgument: `seed` is not an int of at least 0.
         """
         return super().seed(None if seed is None else check_whole("seed", seed, 0))
 
@@ -125,10 +124,10 @@ class FleetVecEnv(VecEnv):
         """Set the options of the next reset.
 
         Args:
-            options: One dict for all sub-environments, or a list of one for each.
+            options: One dict for all sub-environments, or a list with one dict for each.
 
         Raises:
-            InvalidArgument: They are neither, or the list has another length.
+            InvalidArgument: `options` is neither, or the list has another length.
         """
         check_options(options, self.num_envs)
         super().set_options(options)
@@ -136,53 +135,52 @@ class FleetVecEnv(VecEnv):
     def reset(self) -> VecEnvObs:
         """Reset all sub-environments, with the seeds and options set since the last reset.
 
-        A step that is under way is waited for, and its results are dropped.
+        A step in progress is finished first, and its results are discarded.
 
         Returns:
-            The observations; the infos are in `reset_infos`.
+            Observations; infos are in `reset_infos`.
         """
         if self._is_stepping:
             self.step_wait()
         seeds = self._seeds if any(seed is not None for seed in self._seeds) else None
         first, *others = each = [one or None for one in self._options]
-        is_one = all(one is first for one in others)  # set_options was given one dict, or nothing
+        is_one = all(one is first for one in others)  # set_options got one dict, or was not called
         with raising_originals():
             observations, infos = self.fleet.reset(seed=seeds, options=first if is_one else each)
         self._reset_seeds()
         self._reset_options()
-        self._returns[:], self._lengths[:] = 0.0, 0
         self.reset_infos = spread_infos(infos, self.num_envs)
         result: VecEnvObs = observations
         return result
 
     def step(self, actions: Any) -> VecEnvStepReturn:
-        """Step all sub-environments; as `step_async` and `step_wait`, with less to do."""
+        """Step all sub-environments; a faster form of `step_async` and `step_wait`."""
         with raising_originals():
             results = self.fleet.step(_batched(actions, self.action_space, self.num_envs))
         return self._translate(*results)
 
     def step_async(self, actions: Any) -> None:
-        """Start to step all sub-environments.
+        """Start a step of all sub-environments.
 
         Args:
-            actions: One for each.
+            actions: One action for each.
 
         Raises:
-            CallPending: A step is under way.
-            InvalidArgument: Actions of a wrong shape or type, or NaN among them.
+            CallPending: A step is in progress.
+            InvalidArgument: Actions have a wrong shape or type, or are NaN.
         """
         with raising_originals():
             self.fleet.send(_batched(actions, self.action_space, self.num_envs))
         self._is_stepping = True
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Wait for what `step_async` started.
+        """Wait for the step that `step_async` started.
 
         Returns:
             Observations, rewards (float32), dones and infos.
 
         Raises:
-            NothingPending: Nothing was started.
+            NothingPending: No step was started.
         """
         self._is_stepping = False
         with raising_originals():
@@ -192,8 +190,6 @@ class FleetVecEnv(VecEnv):
     def _translate(
         self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: dict[str, Any]
     ) -> VecEnvStepReturn:
-        self._returns += rewards
-        self._lengths += 1
         dones = terminated | truncated
         rows, resets = step_infos(infos, dones, truncated & ~terminated)
         if resets:
@@ -201,18 +197,16 @@ class FleetVecEnv(VecEnv):
         return observations, rewards.astype(np.float32), dones, rows
 
     def _end_episodes(self, rows: list[dict[str, Any]], resets: dict[int, dict[str, Any]], infos: Any) -> None:
-        """Complete the infos of episodes that ended, keep those of the resets, and begin to count anew."""
+        """Complete the infos of episodes that ended, and store those of the resets."""
         finals = infos.get("final_obs")
         if finals is None:  # the fleet was made with final_infos=False
             finals = list(iterate(self.fleet.observation_space, self.fleet.final_observations))
         age_s = round(time.time() - self._start_s, 6)
-        for index, reset_info in resets.items():
-            episode = {"r": round(float(self._returns[index]), 6), "l": int(self._lengths[index]), "t": age_s}
-            rows[index].setdefault("episode", episode)
+        episodes = self.fleet.engine.ended_episodes()
+        for index, total, length in zip(*(column.tolist() for column in episodes[:3]), strict=True):
+            rows[index].setdefault("episode", {"r": round(total, 6), "l": length, "t": age_s})
             rows[index]["terminal_observation"] = finals[index]
-            self.reset_infos[index] = reset_info
-        ended = list(resets)
-        self._returns[ended], self._lengths[ended] = 0.0, 0
+            self.reset_infos[index] = resets[index]
 
     # ------------------------------------------------------------------ reaching into the sub-environments
 
@@ -221,17 +215,17 @@ class FleetVecEnv(VecEnv):
         return self.fleet.engine.traits.has_objects
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return whether every sub-environment, or a wrapper of it, has an attribute."""
+        """Return whether every sub-environment, or one of its wrappers, has an attribute."""
         if not self._has_objects:
             return super().has_attr(attr_name)
         return all(self._apply(methodcaller("has_wrapper_attr", attr_name), None))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Get an attribute of sub-environments.
+        """Return an attribute of sub-environments.
 
         Args:
-            attr_name: Of the outermost wrapper that has it.
-            indices: Which sub-environments: an int, several, or `None` for all.
+            attr_name: Name of the attribute, read from the outermost wrapper that has it.
+            indices: Sub-environments: an int, several, or `None` for all.
 
         Returns:
             One value for each.
@@ -248,9 +242,9 @@ class FleetVecEnv(VecEnv):
         """Set an attribute of sub-environments.
 
         Args:
-            attr_name: Of the outermost wrapper that has it; new on the outermost if none has.
-            value: The same for each.
-            indices: Which sub-environments: an int, several, or `None` for all.
+            attr_name: Name of the attribute, set on the outermost wrapper that has it, else on the outermost wrapper.
+            value: Value for all of them.
+            indices: Sub-environments: an int, several, or `None` for all.
         """
         if self._has_objects:
             self._apply(methodcaller("set_wrapper_attr", attr_name, value), indices)
@@ -268,10 +262,10 @@ class FleetVecEnv(VecEnv):
         """Call a method of sub-environments.
 
         Args:
-            method_name: Of the outermost wrapper that has it.
-            *method_args: For the method.
-            indices: Which sub-environments: an int, several, or `None` for all.
-            **method_kwargs: For the method.
+            method_name: Name of the method, of the outermost wrapper that has it.
+            *method_args: Arguments of the method.
+            indices: Sub-environments: an int, several, or `None` for all.
+            **method_kwargs: Keyword arguments of the method.
 
         Returns:
             One result for each.
@@ -280,8 +274,8 @@ class FleetVecEnv(VecEnv):
             return self._apply(in_workers.call_method, indices, method_name, method_args, method_kwargs)
         if len(self._chosen(indices)) < self.num_envs:
             raise InvalidArgument(
-                f"env_method({method_name!r}, indices={indices}) of a fleet whose sub-environments are no Python "
-                f"objects ({self.fleet.plan.backend!r}): it calls all of them, leave out indices"
+                f"env_method({method_name!r}, indices={indices}) of a fleet whose sub-environments are not "
+                f"Python objects ({self.fleet.plan.backend!r}): it calls all of them, omit indices"
             )
         with raising_originals():
             return list(self.fleet.call(method_name, *method_args, **method_kwargs))
@@ -292,11 +286,11 @@ class FleetVecEnv(VecEnv):
         """Return whether sub-environments have a wrapper.
 
         Args:
-            wrapper_class: Its class.
-            indices: Which sub-environments: an int, several, or `None` for all.
+            wrapper_class: Class of the wrapper.
+            indices: Sub-environments: an int, several, or `None` for all.
 
         Returns:
-            One answer for each; true for `Monitor`, whose infos this class adds.
+            One bool for each; True for `Monitor`, whose infos this class adds.
         """
         if wrapper_class is Monitor or not self._has_objects:
             return [wrapper_class is Monitor] * len(self._chosen(indices))
@@ -308,25 +302,25 @@ class FleetVecEnv(VecEnv):
             return self.fleet.apply(function, *args, indices=chosen) if chosen else []
 
     def _chosen(self, indices: VecEnvIndices) -> list[int]:
-        """Return indices as those of a list, which the sub-environments are in `DummyVecEnv`: -1 is the last.
+        """Return a list of indices; negative ones count from the end, as in `DummyVecEnv`.
 
         Raises:
-            InvalidArgument: They are not ints, or there are no such sub-environments.
+            InvalidArgument: Indices are not ints, or out of range.
         """
         count = self.num_envs
         try:
             listed = list(self._get_indices(indices))
         except TypeError:
-            listed = [indices]  # type: ignore[list-item]  # a NumPy integer, or something wrong
+            listed = [indices]  # type: ignore[list-item]  # a NumPy integer, or invalid
         return [check_whole("indices", index, -count, count - 1) % count for index in listed]
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:
-        """The sub-environments, which only a fleet of backend `"serial"` has in reach, as `DummyVecEnv` has."""
+        """The sub-environments, as in `DummyVecEnv`; only with the backend `"serial"`."""
         if self.fleet.engine.traits.is_bound_to_process or not self._has_objects:
             raise AttributeError(
                 f"envs of a FleetVecEnv with backend {self.fleet.plan.backend!r}, whose sub-environments are "
-                'out of reach: call env_method(), get_attr() or set_attr(), or pass backend="serial"'
+                'not objects of this process: call env_method(), get_attr() or set_attr(), or pass backend="serial"'
             )
         return self._apply(_itself, None)
 
@@ -359,7 +353,7 @@ def _itself(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 def _fleet_of(env: Fleet | EnvSource, num_envs: int | None, make_kwargs: dict[str, Any]) -> Fleet:
     if isinstance(env, Fleet):
         if num_envs is not None or make_kwargs:
-            raise InvalidArgument(f"num_envs={num_envs} and {make_kwargs} beside a fleet that is made: omit both")
+            raise InvalidArgument(f"num_envs={num_envs} and {make_kwargs} with an existing fleet: omit both")
         fleet = env
         _check_mode(fleet.autoreset_mode)
     else:
@@ -375,20 +369,20 @@ def _fleet_of(env: Fleet | EnvSource, num_envs: int | None, make_kwargs: dict[st
 def _check_mode(mode: AutoresetMode) -> None:
     if mode is not _MODE:
         raise InvalidArgument(
-            f"autoreset_mode={mode.name}, expected SAME_STEP, which all of Stable-Baselines3 is written for: make the "
+            f"autoreset_mode={mode.name}, expected SAME_STEP, as Stable-Baselines3 requires: make the "
             'fleet with envfleet.make(..., autoreset_mode="SAME_STEP"), or write FleetVecEnv(env, num_envs)'
         )
 
 
 def _batched(actions: Any, space: spaces.Space[Any], num_envs: int) -> Any:
-    """Return actions, one for each sub-environment, as a fleet takes them."""
+    """Return actions, one for each sub-environment, in the form that fleets take."""
     if isinstance(space, spaces.Box):
         return actions
     if not isinstance(space, _NUMBERS):
         return concatenate(space, list(actions), create_empty_array(space, num_envs))
-    given = np.asarray(actions)
-    if given.dtype.kind != "f":
-        return given
+    array = np.asarray(actions)
+    if array.dtype.kind != "f":
+        return array
     with np.errstate(invalid="ignore"):  # NaN
-        whole = given.astype(space.dtype)  # a trainer's Bernoulli distribution gives floats for a `MultiBinary` space
-    return whole if np.array_equal(whole, given) else given  # what is not whole the fleet refuses, with reasons
+        whole = array.astype(space.dtype)  # a trainer's Bernoulli distribution gives floats for a `MultiBinary` space
+    return whole if np.array_equal(whole, array) else array  # the fleet refuses fractions with an error

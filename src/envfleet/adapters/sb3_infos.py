@@ -1,4 +1,4 @@
-"""From the infos of a fleet, a dict of arrays, to those of Stable-Baselines3, a list of dicts."""
+"""Conversion of infos from Gymnasium's dict of arrays to Stable-Baselines3's list of dicts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 _FINALS = ("_final_info", "final_obs", "_final_obs", "episode", "_episode")
-"""Infos of a step that ended episodes which are not of the resets that followed."""
+"""Infos of the end of an episode, which do not belong to the reset after it."""
 
 _OF_THE_STEP = ("env_error", "restarted")
 _PYTHONS_OWN = frozenset({np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64)})
 
 
 def spread_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
-    """Give every sub-environment its own info.
+    """Return one info per sub-environment.
 
     Args:
-        infos: In Gymnasium's form: arrays, and under `_key` the mask of who gave a value.
-        num_envs: How many.
+        infos: Infos in Gymnasium's form: arrays, and under `_key` the mask of rows that have a value.
+        num_envs: Number of sub-environments.
 
     Examples:
         >>> spread_infos({"lives": np.array([2, 0]), "_lives": np.array([True, False])}, 2)
@@ -47,15 +47,15 @@ def spread_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]
 def step_infos(
     infos: Mapping[str, Any], dones: NDArray[np.bool_], is_cut: NDArray[np.bool_]
 ) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
-    """Make the infos of a step with autoreset in the same step.
+    """Return the infos of a step in `SAME_STEP`.
 
     Args:
-        infos: Of the fleet.
-        dones: Which episodes ended.
-        is_cut: Which of them were truncated and did not terminate.
+        infos: Infos of the fleet.
+        dones: Episodes that ended.
+        is_cut: Episodes that were truncated and not terminated.
 
     Returns:
-        The infos, and for each sub-environment that was reset the info of that reset.
+        Infos of the step, and for each sub-environment that was reset the info of that reset.
     """
     ended = np.flatnonzero(dones).tolist()
     if not ended and not infos:

@@ -108,27 +108,25 @@ class RolloutRecorder:
 
 
 class Collector:
-    """Plays a fleet rollout by rollout; episodes go on from one rollout to the next.
+    """Collector of rollouts of a fleet; episodes continue from one rollout to the next.
 
-    A fleet with compiled rollouts (of kernels on the CPU) is played in one compiled call per rollout.
+    If the fleet has compiled rollouts (kernels on the CPU), a rollout is one compiled call.
 
     Args:
-        fleet: A fleet that resets where episodes end; other vector environments become one by `envfleet.adopt`.
+        fleet: Fleet with autoreset; `envfleet.adopt` makes one of another vector environment.
         num_steps: T.
-        seed: Of the first reset.
+        seed: Seed of the first reset.
 
     Attributes:
-        episodes: Those that ended in the last rollout, with returns and lengths.
+        episodes: Episodes that ended in the last rollout, with returns and lengths.
 
     Raises:
-        InvalidArgument: The fleet is none, or its arrays live on a device.
+        InvalidArgument: `fleet` is not a `Fleet`, or its arrays are on a GPU.
     """
 
     def __init__(self, fleet: Fleet, num_steps: int, *, seed: int | None = None) -> None:
         if not isinstance(fleet, Fleet):
-            raise InvalidArgument(
-                f"the fleet is a {type(fleet).__name__}, expected a Fleet: call envfleet.adopt() first"
-            )
+            raise InvalidArgument(f"fleet is a {type(fleet).__name__}, expected a Fleet: call envfleet.adopt() first")
         if fleet.device != "cpu":
             raise InvalidArgument(
                 f"the fleet's arrays live on {fleet.device!r}, expected 'cpu': make it without device"
@@ -140,13 +138,13 @@ class Collector:
         fleet.reset(seed=seed)
 
     def collect(self, agent: RolloutAgent[Any]) -> Rollout:
-        """Play T steps.
+        """Roll out T steps.
 
         Returns:
-            The rollout. Arrays of a compiled rollout are written again by the next call.
+            Rollout; arrays of a compiled one are overwritten by the next call.
 
         Raises:
-            InvalidArgument: T is below 1, or the fleet does not reset itself.
+            InvalidArgument: T is below 1, or the fleet's autoreset is disabled.
         """
         fleet, num_steps = self._fleet, self._num_steps
         policy = agent.export_policy() if fleet.engine.traits.has_rollouts else None

@@ -1,4 +1,8 @@
-"""Rollouts: many steps of a fleet as arrays of shape `(T, N, …)`, with actions given, drawn, or chosen by a policy."""
+"""Rollouts: T steps of N sub-environments as arrays `(T, N, …)`, by given or random actions or a policy.
+
+`Rollout` is the only type for them: of this loop, of compiled rollouts (`envfleet.kernels.rollouts`), and of recorded
+transitions (`envfleet.agents.rollouts`).
+"""
 
 from __future__ import annotations
 
@@ -27,16 +31,16 @@ _NOT_STACKED = frozenset({"final_obs", "final_info", "episode"})
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RolloutEpisodes:
-    """The episodes that ended in a rollout, E of them, by step, then by sub-environment; always new arrays.
+    """The E episodes that ended in a rollout, by step, then by sub-environment; always new arrays.
 
     Attributes:
-        steps: Step of the rollout in which each ended, int64 `(E,)`.
-        env_indices: Its sub-environment, int64 `(E,)`.
-        returns: Sum of its rewards, those before the rollout included, float64 `(E,)`, or `(E, k)` if they are vectors.
-        lengths: Its steps, counted likewise, int64 `(E,)`.
-        ids: Its number, unique in the fleet, int64 `(E,)`.
-        observations: Its last observation, `(E, …)`, in every autoreset mode.
-        infos: Its last infos by name, `(E, …)`.
+        steps: Step of the rollout in which the episode ended, int64 `(E,)`.
+        env_indices: Sub-environment of the episode, int64 `(E,)`.
+        returns: Sum of rewards, including those before the rollout, float64 `(E,)`, or `(E, k)` if rewards are vectors.
+        lengths: Number of steps, including those before the rollout, int64 `(E,)`.
+        ids: Number of the episode, unique in the fleet, int64 `(E,)`.
+        observations: Last observation of the episode, `(E, …)`, in every autoreset mode.
+        infos: Last infos of the episode by name, `(E, …)`.
     """
 
     steps: NDArray[np.int64]
@@ -53,28 +57,28 @@ class RolloutEpisodes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rollout:
-    """T steps of N sub-environments; row t of every array belongs to one step.
+    """T steps of N sub-environments; entry t of every array belongs to step t.
 
-    Where an episode ends at step t, `SAME_STEP` has the first observation of the next episode at t + 1, and the last
-    one of the old in `episodes`. In `NEXT_STEP` the last one is at t + 1, and step t + 1 is the reset: `is_reset` marks
-    it, and it is no transition to learn from.
+    If an episode ends at step t, `SAME_STEP` has the first observation of the next episode at t + 1, and the last one
+    of the old in `episodes`. `NEXT_STEP` has the last one at t + 1, and step t + 1 only resets the row: it is marked in
+    `is_reset` and is not a transition.
 
     Attributes:
-        all_observations: Before, between and after the steps, `(T + 1, N, …)`, nested as the observation space.
-        actions: What was done, `(T, N, …)`.
-        rewards: float64 `(T, N)`, or `(T, N, k)` if they are vectors.
-        terminated: bool `(T, N)`.
-        truncated: bool `(T, N)`.
+        all_observations: Observations before, between and after the steps, `(T + 1, N, …)`, nested as their space.
+        actions: Actions, `(T, N, …)`.
+        rewards: Rewards, float64 `(T, N)`, or `(T, N, k)` if they are vectors.
+        terminated: Ends by termination, bool `(T, N)`.
+        truncated: Ends by truncation, bool `(T, N)`.
         is_reset: Steps that only reset the row (`NEXT_STEP`), bool `(T, N)`.
-        infos: Numbers from the infos by name, `(T, N, …)`, of a dtype for all steps; 0 where a sub-environment gave
-            none. A name is left out, here or in `episodes`, if its shape changes, or if it is no number in some step.
-        gather: Finds `episodes`; private to the engine.
-        memory: What `out` needs to use the arrays again; private to the engine.
+        infos: Numbers from the infos by name, `(T, N, …)`, with one dtype for all steps; 0 where a sub-environment gave
+            none. A name is omitted, here or in `episodes`, if its shape changes or a value is not a number.
+        gather: Function that returns `episodes`; private to the engine.
+        memory: Memory for `out`; private to the engine.
         log_probs: Logarithm of the probability (`Discrete`) or density (`Box`) of each action, float32 `(T, N)`; `None`
             unless a compiled network drew it.
-        values: What a compiled network's critic says of `observations`, float32 `(T, N)`; `None` without one.
-        next_values: Likewise of the observation that each step led to, which at the end of an episode is its last one,
-            in every autoreset mode: what a truncated episode is continued by.
+        values: Values of `observations` by a compiled network's critic, float32 `(T, N)`; `None` without a critic.
+        next_values: Values of the observations that the actions led to, float32 `(T, N)`. At the end of an episode it
+            is the value of its last observation, in every autoreset mode.
     """
 
     all_observations: Any
@@ -92,29 +96,29 @@ class Rollout:
 
     @functools.cached_property
     def episodes(self) -> RolloutEpisodes:
-        """The episodes that ended; those of a GPU come to the host when one first looks, before `out` is used again."""
+        """The episodes that ended; copied from a GPU on first access, which must precede the next use of `out`."""
         return self.gather()
 
     def advantages(self, gamma: float, gae_lambda: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Estimate advantages of the actions, and returns, from `values`.
 
-        Episodes that were terminated end with 0, those that were truncated, or go on, with the value of what they led
-        to. Steps that only reset a row have advantage 0.
+        The value after a termination is 0; after a truncation, and at the end of the rollout, it is that of the last
+        observation. Steps that only reset a row have the advantage 0.
 
         Args:
-            gamma: Discount of a step.
+            gamma: Discount per step.
             gae_lambda: Weight of longer estimates.
 
         Returns:
-            Advantages and returns, float32 `(T, N)`; on the host, whatever the device of the rollout.
+            Advantages and returns, float32 `(T, N)`, on the host.
 
         Raises:
-            InvalidArgument: There are no values, or an argument is not from 0 to 1.
+            InvalidArgument: There are no values, or an argument is not between 0 and 1.
         """
         if not (0 <= gamma <= 1 and 0 <= gae_lambda <= 1):
             raise InvalidArgument(f"gamma={gamma}, gae_lambda={gae_lambda}: pass numbers from 0 to 1")
         if self.values is None or self.next_values is None:
-            raise InvalidArgument("a rollout without values: roll out a network that has a critic, MLP(…, critic=…)")
+            raise InvalidArgument("the rollout has no values: roll out a network with a critic, MLP(…, critic=…)")
         names = ("values", "next_values", "terminated", "truncated", "is_reset")
         arrays = [np.asarray(getattr(self, name)) for name in names]
         rewards = np.asarray(self.rewards).astype(np.float32)
@@ -122,7 +126,7 @@ class Rollout:
 
     @property
     def observations(self) -> Any:
-        """Observations that the actions were chosen on, `(T, N, …)`; a view."""
+        """Observations before the steps, `(T, N, …)`; a view."""
         return map_arrays(self.all_observations, lambda array: array[:-1])
 
     @property
@@ -142,35 +146,35 @@ def generalised_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Estimate how much better every action was than expected (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+    """Estimate advantages by GAE (Schulman et al. 2016, arXiv:1506.02438, equation 16).
 
-    An episode that terminated has no value after its end; one that was truncated has the value of its last observation.
-    Either way nothing of the episode that follows is counted.
+    The value after a termination is 0; after a truncation it is that of the last observation. Rewards and values of the
+    next episode are never used.
 
     Args:
-        rewards: `(T, N)`, of the dtype of `values`.
-        values: Of the observations acted on, `(T, N)`.
-        next_values: Of what every action led to, `(T, N)`: where an episode ended, of its last observation, not of the
-            first one of the next episode.
-        terminated: `(T, N)`.
-        truncated: `(T, N)`.
-        is_reset: Steps that only reset a row, `(T, N)`, whose advantage is 0.
+        rewards: Rewards, `(T, N)`, of the dtype of `values`.
+        values: Values of the observations before the steps, `(T, N)`.
+        next_values: Values of the observations that the actions led to, `(T, N)`; at the end of an episode of its last
+            observation, not of the first one of the next episode.
+        terminated: Ends by termination, `(T, N)`.
+        truncated: Ends by truncation, `(T, N)`.
+        is_reset: Steps that only reset a row, `(T, N)`; their advantage is 0.
         gamma: Discount per step.
-        gae_lambda: 0 trusts the values alone, 1 the rewards alone.
+        gae_lambda: Weight of longer estimates: 0 uses values only, 1 rewards only.
 
     Returns:
         Advantages and returns, `(T, N)` each.
     """
     advantages = rewards + np.where(terminated, 0, values.dtype.type(gamma) * next_values) - values
     advantages[is_reset] = 0
-    goes_on, weight = ~(terminated | truncated | is_reset), values.dtype.type(gamma * gae_lambda)
+    continues, weight = ~(terminated | truncated | is_reset), values.dtype.type(gamma * gae_lambda)
     for t in range(len(advantages) - 2, -1, -1):
-        advantages[t] += np.where(goes_on[t], weight * advantages[t + 1], 0)
+        advantages[t] += np.where(continues[t], weight * advantages[t + 1], 0)
     return advantages, advantages + values
 
 
-class Slabs(NamedTuple):
-    """Memory of a rollout: one array per leaf of observations and actions, then the results of every step."""
+class RolloutMemory(NamedTuple):
+    """Memory of a rollout: one array per leaf of observations and actions, then the results of steps."""
 
     observations: list[NDArray[Any]]
     actions: list[NDArray[Any]]
@@ -181,14 +185,14 @@ class Slabs(NamedTuple):
 
 
 def check_rollout(mode: AutoresetMode, num_steps: Any, seed: Any, out: Any) -> tuple[int, int | None]:
-    """Check the arguments that every rollout has; returns the number of steps and the seed."""
+    """Check the arguments of a rollout; return the number of steps and the seed."""
     if mode is AutoresetMode.DISABLED:
         raise InvalidArgument(
-            "rollout in AutoresetMode.DISABLED: an episode that ends could not go on; make the fleet with NEXT_STEP or "
+            "rollout in AutoresetMode.DISABLED: an ended episode would not be reset; make the fleet with NEXT_STEP or "
             "SAME_STEP, or call step()"
         )
     if out is not None and not isinstance(out, Rollout):
-        raise InvalidArgument(f"out is a {type(out).__name__}, expected what an earlier rollout returned, or None")
+        raise InvalidArgument(f"out is a {type(out).__name__}, expected an earlier rollout, or None")
     word = None if seed is None else check_whole("seed", seed, 0, 2**32 - 1, most_name="2**32 - 1")
     return check_whole("num_steps", num_steps, 1), word
 
@@ -197,37 +201,37 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
     """Step an engine `num_steps` times in a loop.
 
     Args:
-        engine: Its fleet is ready.
-        policy: `"random"`, actions `(T, N, …)`, or a callable that takes a batch of observations and returns actions.
+        engine: Engine of a fleet that is ready.
+        policy: `"random"`, actions `(T, N, …)`, or a function of a batch of observations that returns actions.
         num_steps: T.
-        seed: Of random actions.
-        out: An earlier rollout of the same form, whose arrays are used again.
+        seed: Seed of random actions.
+        out: Earlier rollout of the same shape, whose arrays are overwritten.
     """
     traits = engine.traits
     count, seed = check_rollout(traits.autoreset_mode, num_steps, seed, out)
     layouts = SpaceLayout(traits.single_observation_space), SpaceLayout(traits.single_action_space)
     if any(layout.num_objects for layout in layouts):
         raise InvalidArgument("rollout of spaces without a fixed shape (Text, Sequence, Graph): call step() in a loop")
-    slabs = _slabs(layouts, (count, traits.num_envs), traits.reward_shape, out)
+    memory = _allocate(layouts, (count, traits.num_envs), traits.reward_shape, out)
     choose = _chooser(policy, layouts[1], count, traits.num_envs, seed)
     is_next_step = traits.autoreset_mode is AutoresetMode.NEXT_STEP
     is_reset = engine.episodes().ended if is_next_step else np.zeros(traits.num_envs, np.bool_)
-    for slab, leaf in zip(slabs.observations, layouts[0].apart(engine.observe()), strict=True):
-        slab[0] = leaf
+    for array, leaf in zip(memory.observations, layouts[0].apart(engine.observe()), strict=True):
+        array[0] = leaf
     ended: list[tuple[int, EndedEpisodes, list[NDArray[Any]], dict[str, Any]]] = []
     stacked: dict[str, Any] = {}
     for t in range(count):
-        slabs.is_reset[t] = is_reset
-        actions = choose(t, layouts[0].batch([slab[t] for slab in slabs.observations]))
+        memory.is_reset[t] = is_reset
+        actions = choose(t, layouts[0].batch([array[t] for array in memory.observations]))
         observations, rewards, terminated, truncated, step_infos = engine.step(actions)
         leaves = layouts[0].apart(observations)
-        for slab, leaf in zip(slabs.observations, leaves, strict=True):
-            slab[t + 1] = leaf
-        for slab, leaf in zip(slabs.actions, layouts[1].apart(actions), strict=True):
-            slab[t] = leaf
-        slabs.rewards[t], slabs.terminated[t], slabs.truncated[t] = rewards, terminated, truncated
+        for array, leaf in zip(memory.observations, leaves, strict=True):
+            array[t + 1] = leaf
+        for array, leaf in zip(memory.actions, layouts[1].apart(actions), strict=True):
+            array[t] = leaf
+        memory.rewards[t], memory.terminated[t], memory.truncated[t] = rewards, terminated, truncated
         _stack_infos(stacked, step_infos, t, count)
-        has_ended = slabs.terminated[t] | slabs.truncated[t]
+        has_ended = memory.terminated[t] | memory.truncated[t]
         if is_next_step:
             is_reset = has_ended
         if has_ended.any():
@@ -236,32 +240,34 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
                 step_infos = step_infos.get("final_info", {})
             leaves = layouts[0].apart(final_observations(engine, observations, found.rows))
             ended.append((t, found, [np.asarray(leaf) for leaf in leaves], step_infos))
-    all_observations, all_actions = layouts[0].batch(slabs.observations), layouts[1].batch(slabs.actions)
-    infos = {name: slab for name, slab in stacked.items() if slab is not None}
-    told = _join_episodes(ended, layouts[0], infos, traits.reward_shape)
-    return Rollout(all_observations, all_actions, *slabs[2:], infos, lambda: told, slabs)
+    all_observations, all_actions = layouts[0].batch(memory.observations), layouts[1].batch(memory.actions)
+    infos = {name: array for name, array in stacked.items() if array is not None}
+    ended_episodes = _join_episodes(ended, layouts[0], infos, traits.reward_shape)
+    return Rollout(all_observations, all_actions, *memory[2:], infos, lambda: ended_episodes, memory)
 
 
-def _slabs(
+def _allocate(
     layouts: tuple[SpaceLayout, SpaceLayout], form: tuple[int, int], reward_shape: tuple[int, ...], out: Rollout | None
-) -> Slabs:
+) -> RolloutMemory:
     num_steps, num_envs = form
     forms = [[(leaf.shape, leaf.dtype) for leaf in layout.leaves] for layout in layouts]
     if out is not None:
-        slabs: Any = out.memory
-        if isinstance(slabs, Slabs) and slabs.rewards.shape == (*form, *reward_shape):
-            found = [[(array.shape[2:], array.dtype) for array in arrays] for arrays in slabs[:2]]
+        memory: Any = out.memory
+        if isinstance(memory, RolloutMemory) and memory.rewards.shape == (*form, *reward_shape):
+            found = [[(array.shape[2:], array.dtype) for array in arrays] for arrays in memory[:2]]
             if found == forms:
-                return slabs
-        raise InvalidArgument(f"out is another fleet's rollout, or of another form than {(num_steps, num_envs)}")
+                return memory
+        raise InvalidArgument(
+            f"out is not a rollout of this fleet with (T, N) = {(num_steps, num_envs)}: pass such a one, or None"
+        )
     try:
         observations = [np.empty((num_steps + 1, num_envs, *shape), dtype) for shape, dtype in forms[0]]
         actions = [np.empty((num_steps, num_envs, *shape), dtype) for shape, dtype in forms[1]]
         flags = [np.empty((num_steps, num_envs), np.bool_) for _ in range(3)]
-        return Slabs(observations, actions, np.empty((*form, *reward_shape)), *flags)
+        return RolloutMemory(observations, actions, np.empty((*form, *reward_shape)), *flags)
     except MemoryError as error:
         raise OutOfMemory(
-            f"there is no memory for {num_steps} steps of {num_envs} sub-environments: take fewer"
+            f"not enough memory for {num_steps} steps of {num_envs} sub-environments: pass fewer steps"
         ) from error
 
 
@@ -273,7 +279,7 @@ def _chooser(
         if policy != "random":
             raise InvalidArgument(f"policy={policy!r}: pass 'random', actions (T, N, …), or a callable")
         if isinstance(layout.space, gym.spaces.Box) and not layout.space.is_bounded():
-            raise InvalidArgument(f"random actions from {layout.space}, which is not bounded: pass actions or a policy")
+            raise InvalidArgument(f"random actions need a bounded space (got {layout.space}): pass actions or a policy")
         space = batch_space(layout.space, num_envs)
         space.seed(seed)
         return lambda t, observations: space.sample()
@@ -290,22 +296,22 @@ def _chooser(
             f"policy is of type {type(policy).__name__}: pass 'random', actions (T, N, …), or a callable; only kernels "
             "take an MLP"
         )
-    given = layout.apart(policy)
-    for leaf, array in zip(layout.leaves, given, strict=True):
+    leaves = layout.apart(policy)
+    for leaf, array in zip(layout.leaves, leaves, strict=True):
         expected = (num_steps, num_envs, *leaf.shape)
         if np.shape(array) != expected:
             raise InvalidArgument(f"actions have shape {np.shape(array)}, expected (T, N, …) = {expected}")
-    return lambda t, observations: layout.batch([np.asarray(array)[t] for array in given])
+    return lambda t, observations: layout.batch([np.asarray(array)[t] for array in leaves])
 
 
 def is_batched(policy: Any) -> bool:
-    """Return whether a callable takes a batch of observations, and nothing else."""
+    """Return whether a callable takes one argument, a batch of observations."""
     try:
-        found = inspect.signature(policy).parameters.values()
-    except (TypeError, ValueError):  # some callables written in C do not tell
+        parameters = inspect.signature(policy).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return True
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return len([one for one in found if one.kind in kinds and one.default is one.empty]) <= 1
+    return len([one for one in parameters if one.kind in kinds and one.default is one.empty]) <= 1
 
 
 def _is_numeric(values: Any, shape: tuple[int, ...]) -> bool:
@@ -313,17 +319,17 @@ def _is_numeric(values: Any, shape: tuple[int, ...]) -> bool:
 
 
 def _stack_infos(stacked: dict[str, Any], infos: dict[str, Any], t: int, num_steps: int) -> None:
-    """Add the infos of a step; a name that is to be left out stays as `None`."""
+    """Add the infos of a step; the value of an omitted name is `None`."""
     for name, values in infos.items():
         if str(name)[:1] == "_" or name in _NOT_STACKED:
             continue
         if name not in stacked and isinstance(values, np.ndarray):
             stacked[name] = np.zeros((num_steps, *values.shape), values.dtype)
-        slab = stacked.get(name)
-        if slab is None or not _is_numeric(values, slab.shape[1:]):
+        array = stacked.get(name)
+        if array is None or not _is_numeric(values, array.shape[1:]):
             stacked[name] = None
         else:
-            stacked[name] = slab.astype(np.result_type(slab, values), copy=False)
+            stacked[name] = array.astype(np.result_type(array, values), copy=False)
             stacked[name][t] = values
 
 
@@ -343,8 +349,8 @@ def _join_episodes(
         for k, leaf in enumerate(layout.leaves)
     ]
     last_infos = {}
-    for name, slab in infos.items():
-        empty = np.zeros(slab.shape[1:], slab.dtype)
+    for name, array in infos.items():
+        empty = np.zeros(array.shape[1:], array.dtype)
         given = [(step_infos.get(name, empty), one.rows) for _, one, _, step_infos in ended]
         if all(_is_numeric(values, empty.shape) for values, _ in given):
             parts = [values[ended_rows] for values, ended_rows in given]

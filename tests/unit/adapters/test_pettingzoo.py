@@ -297,7 +297,7 @@ def test_what_cannot_be_rows_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="pad_action_space_v0"):
         AgentFleet.make(Unlike, 1, backend="serial")
     for nothing in (dict, Race(), "CartPole-v1"):
-        with pytest.raises((InvalidArgument, SubEnvError), match="makes no PettingZoo ParallelEnv"):
+        with pytest.raises((InvalidArgument, SubEnvError), match="does not make a PettingZoo ParallelEnv"):
             AgentFleet.make(nothing, 1, backend="serial")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="expected Box"):
         AgentFleet.make(Texts, 1, backend="serial")

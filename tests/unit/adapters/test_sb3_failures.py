@@ -151,7 +151,7 @@ def test_refuses_what_it_cannot_use() -> None:
         FleetVecEnv(other, 2)
     with (
         envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
-        pytest.raises(InvalidArgument, match=r"num_envs=2 and \{\} beside a fleet that is made"),
+        pytest.raises(InvalidArgument, match=r"num_envs=2 and \{\} with an existing fleet"),
     ):
         FleetVecEnv(fleet, 2)
 
@@ -212,7 +212,7 @@ def test_envs_are_in_reach_where_they_are_in_this_thread(close_later: Make) -> N
     env.envs[1].unwrapped.mark = 7
     assert env.get_attr("mark", 1) == [7]
     other = close_later(FleetVecEnv, "CartPole-v1", 2, backend="process", workers=1)
-    with pytest.raises(AttributeError, match=r"sub-environments are out of reach: call env_method"):
+    with pytest.raises(AttributeError, match=r"sub-environments are not objects of this process: call env_method"):
         other.envs  # noqa: B018
     assert not hasattr(other, "envs")
 

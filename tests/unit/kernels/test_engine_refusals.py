@@ -43,7 +43,7 @@ def test_rollouts_that_cannot_be_are_refused(walkers: Any) -> None:
         walkers.rollout("random", num_steps=2.5)
     with pytest.raises(InvalidArgument, match=r"seed='a' \(type str\): pass a whole number"):
         walkers.rollout("random", 2, seed="a")
-    with pytest.raises(InvalidArgument, match="out is a int, expected what an earlier rollout returned"):
+    with pytest.raises(InvalidArgument, match="out is a int, expected an earlier rollout"):
         walkers.rollout("random", 2, out=3)
 
 

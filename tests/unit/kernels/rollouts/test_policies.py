@@ -280,7 +280,7 @@ def test_advantages_need_a_critic() -> None:
     with make(Turn, 2) as fleet:
         rollout = fleet.rollout(network_of("argmax"), 3)
     assert rollout.log_probs is None
-    with pytest.raises(InvalidArgument, match=r"without values: roll out a network that has a critic"):
+    with pytest.raises(InvalidArgument, match=r"has no values: roll out a network with a critic"):
         rollout.advantages(0.9, 0.9)
     with pytest.raises(InvalidArgument, match=r"gamma=2, gae_lambda=0\.9: pass numbers from 0 to 1"):
         rollout.advantages(2, 0.9)
