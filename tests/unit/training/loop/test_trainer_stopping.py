@@ -55,8 +55,8 @@ def run(folder: str, seconds: float) -> None:
 
 
 def read(stream: IO[bytes]) -> str:
-    """Read one line that says something."""
-    while (line := stream.readline()) == b"\n":
+    """Read one line that is neither empty nor about compiling."""
+    while (line := stream.readline()) == b"\n" or line.startswith(b"envfleet: "):
         pass
     return line.decode().strip()
 
