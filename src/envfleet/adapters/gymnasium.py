@@ -188,7 +188,7 @@ class AsyncFleet(_DropInFleet):
             raise InvalidArgument(f"cannot find context {context!r}: pass one of {', '.join(map(repr, _CONTEXTS))}")
         self._pending, self._after = "step", Lifecycle.READY
         self._reset_request = Reset()
-        self._answer: Pending[Any] = Pending.of(None)
+        self._answer: Pending[Any] = self._steps()
         super().__init__(
             env_fns,
             backend="process",
@@ -207,7 +207,7 @@ class AsyncFleet(_DropInFleet):
 
         def send() -> Pending[Batch]:
             self.engine.send(actions)
-            return Pending(lambda timeout_s: self.engine.collect(timeout_s=timeout_s))
+            return self._steps()
 
         self._start("step", send, Lifecycle.READY)
 
@@ -258,6 +258,10 @@ class AsyncFleet(_DropInFleet):
         """Wait for the call that `call_async` started, as `step_wait` does; return one result per sub-environment."""
         return tuple(self._wait("call", timeout))
 
+    def _steps(self) -> Pending[Batch]:
+        """Return the answer to a step, which `send` may have started as well as `step_async`."""
+        return Pending(lambda timeout_s: self.engine.collect(timeout_s=timeout_s))
+
     def _advise(self) -> str:
         return f"call {self._pending}_wait() first"
 
@@ -294,4 +298,4 @@ class AsyncFleet(_DropInFleet):
             finally:
                 if self._state is not Lifecycle.PENDING:
                     self._pending, self._after, self._under_way[:] = "step", Lifecycle.READY, False
-                    self._answer = Pending.of(None)
+                    self._answer = self._steps()
