@@ -1,6 +1,6 @@
 """Workers that share no memory with their owner: both ends of the connection by which their arrays and mail are alike.
 
-Both ends keep a board, arrays and mail of their own, and tell each other what they would read of each other's memory.
+Both ends keep their own board, arrays and mail, and send each other what they would read of each other's memory.
 Every frame carries state, so one that says what is known already does no harm.
 """
 
@@ -101,7 +101,7 @@ def _deliver(box: FileMail, count: int, data: memoryview) -> memoryview:
 
 
 class FarWorker:
-    """The owner's hold on a worker that shares no memory with it.
+    """A worker that shares no memory with the owner, as the owner sees it.
 
     Args:
         data: The connection to it.
@@ -216,7 +216,7 @@ class _Mirror:
         return self._data.is_over
 
     def report(self) -> None:
-        """Tell the owner what is done: all that was asked, or single rows."""
+        """Report to the owner that a request, or single rows, are finished."""
         line, read = self._line, self.replies.read
         asked, done, num_columns = line[board.ASKED], line[board.DONE], line[board.TABLE] & 255
         flags, num_rows, has_finals = 0, 0, False

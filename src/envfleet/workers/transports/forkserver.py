@@ -4,7 +4,7 @@ It never imports the program's `__main__`, so lambdas, notebooks, stdin and scri
 have imported an environment's modules, too, are forked from it. Requests are one byte each with descriptors; everything
 that is answered goes through the pipe that belongs to the worker, so an interrupted start leaves nothing half read.
 
-Each worker has a session of its own, so that the processes that its environments start can be ended with it. Two pipes
+Each worker has a separate session, so that the processes that its environments start can be ended with it. Two pipes
 tie it to its owner and to its server:
 
 - The owner reads one, and the worker and its server hold its other end. It reports the worker's pid and exit code, and
@@ -100,7 +100,7 @@ class _Server:
         self._poll.register(control_fd, select.POLLIN)
 
     def run(self) -> None:
-        """Serve until nobody can ask any more, and all that was forked has ended."""
+        """Serve until all owners have disconnected and all forks have ended."""
         while self._controls or self._workers or self._branches:
             wait_s = min(self._deadlines_s.values(), default=None)
             ready = self._poll.poll(None if wait_s is None else max(0.0, wait_s - time.monotonic()) * 1000)

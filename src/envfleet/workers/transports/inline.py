@@ -1,4 +1,4 @@
-"""The one worker that is the caller's own thread: whoever rings its bell does its work."""
+"""The one worker that is the caller's own thread: waking it does its work."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     env=environ,
-                    start_new_session=True,  # it cleans up after whoever ends this process and its group
+                    start_new_session=True,  # it cleans up also if this process group is killed
                 )
         except OSError as error:
             ours.close()
@@ -255,7 +255,7 @@ def close_fds(fds: list[int]) -> None:
 def _folder() -> str:
     try:
         return str(Path.cwd())
-    except FileNotFoundError:  # somebody removed it
+    except FileNotFoundError:  # removed by another program
         return ""
 
 
@@ -274,7 +274,7 @@ class WorkerProcess:
         modules: Modules that are imported in the server that forks it.
 
     Attributes:
-        sentinel: Readable once the process has ended; first of all it tells the pid.
+        sentinel: Readable once the process has ended; the first bytes are its pid.
         exitcode: As `subprocess` has it, once known.
         place: Where it runs.
     """
@@ -414,7 +414,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _output(opened: list[int]) -> list[int]:
-    """Return this process's stdout and stderr, for a worker; in place of a closed one, one that is `opened`."""
+    """Return this process's stdout and stderr, for a worker; a closed one is replaced by one that is `opened`."""
     found = []
     for fd in (1, 2):
         try:

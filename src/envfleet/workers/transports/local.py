@@ -1,4 +1,4 @@
-"""What transports within this process have in common: everything lies on the heap."""
+"""Shared parts of transports within this process, where everything is on the heap."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _END_S = 2.0
 
 
 class WorkerHandle(Protocol):
-    """What `ProcessTransport` has of each worker; see `WorkerProcess`."""
+    """Handle of a worker in `ProcessTransport`; see `WorkerProcess`."""
 
     @property
     def sentinel(self) -> int: ...  # noqa: D102
@@ -158,7 +158,9 @@ class ProcessTransport(Transport):
     def replace(self, worker: int, plan: GroupPlan) -> None:
         """Start another worker in the place of one that has ended."""
         line = self.lines[worker]
-        self._poller.forget(self.processes[worker].sentinel)  # but no other one, whose end nobody may have seen yet
+        self._poller.forget(
+            self.processes[worker].sentinel
+        )  # but no other one, since its end may not have been seen yet
         self.processes[worker].close()
         line[board.DONE] = line[board.ASKED]
         line[board.FLAGS] = line[board.ASLEEP] = line[board.ROW] = line[board.IS_REBUILDING] = 0

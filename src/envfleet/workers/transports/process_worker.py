@@ -71,7 +71,7 @@ def run(place: Place, fds: list[int]) -> None:
 
 
 def home_of(place: Place) -> int | None:
-    """Return a core of its own for a worker of a fleet that fills the cores with those who wait awake.
+    """Return a separate core for a worker of a fleet with as many spinning processes as cores.
 
     Where two workers wake on one core, nothing parts them: its owner, awake on another, makes both look equally busy.
     """

@@ -1,4 +1,4 @@
-"""Connections to workers that another process has started: who may connect, and frames of fixed layout.
+"""Connections to workers that another process has started: authentication, and frames of fixed layout.
 
 Nothing that a peer sends is interpreted before both sides have proven that they hold the fleet's key. From then on they
 trust each other as the processes of one cluster do.
@@ -21,7 +21,7 @@ from envfleet.workers.board import Poller
 
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"<{PROOF_BYTES}sq{PROOF_BYTES}s")
-"""What a worker answers to the owner's nonce: a nonce of its own, its ticket, and its proof."""
+"""Layout of a worker's answer to the owner's nonce: its nonce, its ticket, and its proof."""
 
 NUM_WORDS = 11
 HEAD = struct.Struct(f"<{1 + NUM_WORDS}q")
@@ -39,7 +39,7 @@ Frame: TypeAlias = "tuple[list[int], memoryview]"
 """Words, and the bytes that follow, which are valid until the next frame is asked for."""
 
 
-# --------------------------------------------------------------------------------------------------- who may connect
+# ---------------------------------------------------------------------------------------------------- authentication
 
 
 def _prove(key: bytes, role: bytes, nonces: bytes, ticket: int) -> bytes:
@@ -76,7 +76,7 @@ class Listener:
     Args:
         server: A listening socket, which the listener closes.
         key: Of the fleet.
-        poller: Where to be told of peers.
+        poller: Poller that reports new peers.
         welcome: Called with the ticket of a worker that holds the key, the connection, and this side's proof to send.
     """
 
@@ -120,7 +120,7 @@ class Listener:
         return peer
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Refuse all further connections."""
         for stranger in list(self._strangers):
             self._forget(stranger).close()
         self._poller.forget(self._server.fileno())
@@ -142,9 +142,9 @@ def tell_of_dead_machines(peer: socket.socket) -> None:
 
 
 class Connection:
-    """Frames over a connected socket. Reading never blocks; whoever has to wait to send reads meanwhile.
+    """Frames over a connected socket. Reading never blocks; a sender that has to wait reads meanwhile.
 
-    A connection that breaks is a state and not an exception: everybody who polls it looks next.
+    A broken connection is a state and not an exception; the next read reports it.
 
     Args:
         peer: The socket, which the connection closes.
@@ -214,7 +214,7 @@ class Connection:
                 return
 
     def end(self) -> None:
-        """End it; whoever polls it, here or there, sees that."""
+        """End the connection, which both sides notice when they poll."""
         self.is_over = True
         with contextlib.suppress(OSError):
             self._peer.shutdown(socket.SHUT_RDWR)

@@ -62,7 +62,7 @@ class ThreadTransport(LocalTransport):
         return "a thread of this process"
 
     def close(self, timeout_s: float) -> None:
-        """Wait for workers to end, which are asked to close if nobody did; one that does not in time is left behind."""
+        """Ask workers to close, unless they were asked, and wait; a thread that does not end in time is left behind."""
         deadline_s = time.monotonic() + timeout_s
         for line, bell in zip(self.lines, self._bells, strict=True):
             if line[ASKED] & 7 != Verb.CLOSE:

@@ -1,4 +1,4 @@
-"""What Ray places: a process that starts one worker and looks after it, wherever that is."""
+"""Process that Ray places: it starts one worker and looks after it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TICK_S = 60.0
 
 
 class Invitation(NamedTuple):
-    """Where the driver waits for a worker.
+    """Addresses at which the driver waits for a worker.
 
     Attributes:
-        path: A Unix socket for whoever is on its machine, if the worker may share its memory; else empty.
+        path: Unix socket for workers on the same machine, if they may share memory; else empty.
         address: Host and port for everybody else.
         key: Of the fleet.
         ticket: Which worker this is.
@@ -40,13 +40,13 @@ class Invitation(NamedTuple):
 
 
 class RayWorker:
-    """Starts a worker as its child, and tells of it. Asked to `settle`, to `start` it, and then for the rest."""
+    """Process that starts a worker as its child; the driver calls `settle`, then `start`, then the rest."""
 
     def settle(self, invitation: Invitation) -> str:
         """Connect to the driver in the shortest way that works; returns why not, if none does.
 
         No address is compared, since containers share addresses without sharing memory, and share memory under several
-        addresses: whoever can connect to a Unix socket shares a kernel, and can be given descriptors.
+        addresses: a process that can connect to a Unix socket shares a kernel, and can receive descriptors.
         """
         sys.path += [folder for folder in invitation.import_path if folder not in sys.path and Path(folder).is_dir()]
         launch.server.warm_up()  # it imports while this connects

@@ -27,8 +27,8 @@ _HTTP2_SETTINGS = b"\x04"  # the type of the first frame from an HTTP/2 server; 
 class Cluster:
     """The connection of this process to Ray. Thread-safe.
 
-    A cluster that somebody else started is left alone, connection included. One that was started here ends when nobody
-    holds it any more, or with this process.
+    A cluster that another program started is left alone, connection included. One that was started here ends with its
+    last holder, or with this process.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Cluster:
 
         The running one is that of the environment variable `RAY_ADDRESS` (`local` asks for a new one), or of
         `ray start` on this machine; if the latter does not answer, a new one is started with a `RuntimeWarning`. A
-        local one ends when nobody holds it.
+        local one ends when nothing holds it.
 
         Raises:
             EnvfleetError: The cluster of `RAY_ADDRESS` does not answer within 5 seconds, a cluster cannot be used, or
@@ -63,7 +63,7 @@ class Cluster:
 
     @property
     def is_own(self) -> bool:
-        """Whether it was started here."""
+        """True if the cluster was started here."""
         return self._started is not None and session() == self._started
 
     def _connect(self) -> None:

@@ -112,7 +112,7 @@ class _RayWorker:
 
     @property
     def place(self) -> str:
-        """Where the worker is."""
+        """Place of the worker."""
         found = self._get(self._started) if self.peers else "not placed yet"
         return str(found[1] if isinstance(found, tuple) else found)
 
@@ -256,7 +256,7 @@ class RayTransport(ProcessTransport):
         process, is_near = self.processes[worker], peer.family == socket.AF_UNIX
         place, fds = self._seats[worker]
         process.peers.append(peer)
-        with contextlib.suppress(OSError):  # if it is gone, the lifeline tells
+        with contextlib.suppress(OSError):  # if it is gone, the lifeline reports that
             if is_near:
                 socket.send_fds(peer, [proof], fds)
             else:
@@ -286,7 +286,7 @@ class RayTransport(ProcessTransport):
             self._shared_ref = ray.put(self._shared)
 
     def _take_results(self, far: FarWorker) -> bool:
-        if far.take_results():  # the lifeline tells that it has ended
+        if far.take_results():  # the lifeline reports its end
             self._poller.forget(far.data.fd)
         return False
 
@@ -297,13 +297,13 @@ class RayTransport(ProcessTransport):
         needs_attention = self._poller.sleep(min(timeout_s, _LOOK_S) if self._invited else timeout_s)
         took_s = time.monotonic() - start_s
         if self._invited:
-            self._left_s -= took_s  # only while somebody looks
+            self._left_s -= took_s  # only while a caller looks
             try:
                 self._check_invited()
             except BaseException:
                 self._give_up()
                 raise
-        if took_s >= timeout_s:  # somebody will look where they are
+        if took_s >= timeout_s:  # a caller will look where they are
             pairs = zip(self.lines, self.processes, strict=True)
             busy = [process for line, process in pairs if process.far is not None and line[DONE] != line[ASKED]]
             for hear in [process.look() for process in busy]:
