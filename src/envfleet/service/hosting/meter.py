@@ -13,7 +13,7 @@ from envfleet.envs.hosting import CountedStep, Hosting
 from envfleet.service.refusals import EnvFailed
 
 LARGEST_RETURN = 1e100
-"""Of an episode, either way; databases take means of many such, for which PostgreSQL squares them."""
+"""Largest absolute return of an episode: PostgreSQL squares returns to take means of many."""
 
 _FIELDS = {
     "is_running": np.bool_,
@@ -44,13 +44,13 @@ class Meter:
         self.columns: dict[str, NDArray[Any]] = {name: np.zeros(num_envs, kind) for name, kind in kinds.items()}
 
     def begin(self, rows: NDArray[Any], *, seq: int, at: float, is_ranked: Any = None) -> None:
-        """New episodes in `rows`.
+        """Begin episodes in `rows`.
 
         Args:
             rows: Indices or a mask.
-            seq: The fleet's count at this call.
-            at: The time.
-            is_ranked: Whether they count; `None` for as the ones before.
+            seq: Number of the fleet's events so far.
+            at: Present time.
+            is_ranked: Whether the episodes are ranked; `None` keeps the setting of the previous ones.
         """
         for name, column in self.columns.items():
             if name != "is_ranked":
@@ -62,7 +62,7 @@ class Meter:
             self.columns["is_ranked"][rows] = is_ranked
 
     def abandon(self, rows: NDArray[np.int64], *, seq: int, at: float) -> list[dict[str, Any]]:
-        """End the episodes in `rows` that run and were stepped; returns them."""
+        """End the running episodes in `rows`, and return those that were stepped."""
         listed = self._lists_all | self.columns["is_ranked"][rows]
         left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0) & listed]
         found = [self._describe(row, "abandoned", None, seq, at) for row in left.tolist()]
