@@ -401,7 +401,7 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
         PPO(spaces.Discrete(3), TORQUE, PPOConfig(normalize_observations=True))
     with pytest.raises(InvalidArgument, match="is not in the table of 14 actions"):
         TABLE.indices(np.full((1, 4), 0.3))
-    with pytest.raises(InvalidArgument, match="no action twice"):
+    with pytest.raises(InvalidArgument, match="with distinct actions"):
         ActionTable([[1.0], [1.0]])
 
 
