@@ -52,7 +52,8 @@ def test_valid_arguments_become_plain_values() -> None:
     assert checks.check_seeds(None, 2) is None
     assert checks.check_mask(np.array([False, True]), 2).tolist() == [1]
     rows = checks.check_rows([1, 0], 2)
-    assert (rows.tolist(), rows.dtype) == ([1, 0], np.int64)
+    assert rows.tolist() == [1, 0]
+    assert rows.dtype == np.int64
     checks.check_flag("copy", np.True_)
     checks.check_seconds("timeout_s", -1, is_positive=False)
     checks.check_options([None, {"a": 1}], 2)

@@ -211,7 +211,7 @@ def test_returns_change_the_scale_of_values_and_not_the_values() -> None:
     inputs = torch.randn(20, 3)
     before = agent._values(inputs)
     for returns in (torch.linspace(50, 70, 10), torch.linspace(-100, 300, 10)):
-        agent._network.take_returns(returns)
+        agent._network.update_value_moments(returns)
         assert np.allclose(agent._values(inputs), before, atol=1e-3)
     assert agent._network.value_moments.deviation.item() > 50
 
