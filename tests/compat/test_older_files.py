@@ -275,4 +275,4 @@ def test_what_is_no_configuration_is_refused_with_its_path(tmp_path: Path, conte
 def test_what_cannot_be_read_is_refused(name: str) -> None:
     data, message = REFUSED[name]
     with pytest.raises(InvalidArgument, match=message):
-        read(data)
+        resolve(read(data))
