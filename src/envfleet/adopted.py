@@ -43,7 +43,7 @@ class AdoptedEngine(Engine):
         record_episodes: Whether to add `"episode"` to infos.
 
     Raises:
-        InvalidArgument: It is no vector environment, or a fleet already.
+        InvalidArgument: The object is not a vector environment, or is a fleet already.
     """
 
     def __init__(self, vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> None:
@@ -143,7 +143,7 @@ class AdoptedEngine(Engine):
         """Return a method that reaches into sub-environments, which Gymnasium's vector wrappers do not pass on.
 
         Raises:
-            AttributeError: The vector environment has none.
+            AttributeError: The vector environment lacks the attribute.
         """
         for env in (self._env, getattr(self._env, "unwrapped", None)):
             if hasattr(env, name):

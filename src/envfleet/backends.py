@@ -46,10 +46,7 @@ def build_thread(blueprint: Blueprint, reason: str) -> Engine:
 def build_process(blueprint: Blueprint, reason: str) -> Engine:
     """Build an engine over worker processes."""
     if os.name != "posix":
-        raise InvalidArgument(
-            'backend="process" on a system that is not POSIX, without which there are no worker processes: pass '
-            'backend="thread" or "serial"'
-        )
+        raise InvalidArgument('backend="process" requires a POSIX system: pass backend="thread" or "serial"')
     from envfleet.workers.transports.process import ProcessTransport
 
     _refuse_in_import()
@@ -141,7 +138,7 @@ def build_kernel(blueprint: Blueprint, reason: str) -> Engine:
     """Build an engine of compiled code.
 
     Raises:
-        InvalidArgument: The source is no kernel.
+        InvalidArgument: The source is not a kernel.
         KernelError: It cannot be compiled.
     """
     from envfleet.kernels.engine import make_engine

@@ -29,7 +29,7 @@ waiting for them costs about as much."""
 
 SLOW_STEP_S = 0.1
 """A step of the whole fleet in one thread that takes longer than this goes to processes untried: a trial would keep the
-caller waiting, and what processes cost is small beside it."""
+caller waiting, and the overhead of processes is small in comparison."""
 
 FIRST_STEP_S = 3 * SLOW_STEP_S
 """A first step may load or compile something: unless it takes longer than this, the steps after it are measured."""

@@ -22,7 +22,7 @@ class EnvfleetError(Exception):
 
     @property
     def summary(self) -> str:
-        """What happened, without advice."""
+        """Description of the failure, without advice."""
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -49,7 +49,7 @@ class UnknownEnv(InvalidArgument, gymnasium.error.UnregisteredEnv):
 
 
 class ActionsNotBatched(InvalidArgument, TypeError):
-    """Actions were given that are no batch, such as one number for all sub-environments."""
+    """Actions are not a batch, such as one number for all sub-environments."""
 
     code = "actions_not_batched"
 
@@ -155,7 +155,7 @@ class RewardError(EnvfleetError, ValueError):
 
 
 class TrainingDiverged(EnvfleetError, ArithmeticError):
-    """A loss is no finite number any more; the message says which, and what to do."""
+    """A loss is not finite any more; the message names the loss and what to do."""
 
     code = "training_diverged"
 
@@ -209,7 +209,7 @@ class Failure:
         action: `repr` of the last action, shortened, or `None`.
         pickled: The original exception, pickled, where it survives the trip.
         replay: What `envfleet replay` needs, or `None`.
-        no_replay: Why there is none, where there could be.
+        no_replay: Reason for a missing replay file.
         error: The original exception itself, where it was raised in this process; does not pickle along.
     """
 
@@ -324,7 +324,7 @@ class WorkerDied(EnvfleetError):
         pid: Its process.
         env_index: The sub-environment it was running, or `None`.
         rows: Index, steps and last seed of each of its sub-environments, in words.
-        how: How it ended, in place of the exit code.
+        how: Description of its end instead of the exit code.
     """
 
     code = "worker_died"
@@ -346,7 +346,7 @@ class WorkerDied(EnvfleetError):
 
     @property
     def summary(self) -> str:
-        """What happened, without advice."""
+        """Description of the failure, without advice."""
         running = "" if self.env_index is None else f", while running sub-environment {self.env_index}"
         held = f"; it held sub-environments {list(self.env_indices)}"
         cause = self.how or describe_exit(self.exitcode)
@@ -374,7 +374,7 @@ class StepTimeout(EnvfleetError, TimeoutError):
 
     @property
     def summary(self) -> str:
-        """What happened, without advice."""
+        """Description of the failure, without advice."""
         held = f" It held {self.rows}." if self.rows else ""
         return (
             f"sub-environment {self.env_index} ran longer than step_timeout_s={self.timeout_s:g}, so worker "

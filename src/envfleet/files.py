@@ -35,11 +35,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Have a file written under another name, which takes its place once it is complete and on the disk.
 
     If anything is raised meanwhile, what was written is removed and the old file stays; an `OSError` names the file.
-    Any number of processes may write the same file; the last one wins. Links are followed, permissions kept; what is no
-    file, such as a device, is written to as it is.
+    Any number of processes may write the same file; the last one wins. Links are followed, permissions kept; a device
+    or another special file is written to directly.
 
     Args:
-        path: The file; its folder is made if there is none.
+        path: The file; its folder is created if missing.
 
     Yields:
         What to write: a new path in the same folder, hidden by a leading dot, with the same suffix.
@@ -73,7 +73,7 @@ def write_whole(path: str | Path, content: bytes | str) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Check that a file can be written later, before the work that goes into it; its folder is made if there is none.
+    """Check that a file can be written later, before the work that goes into it; its folder is created if missing.
 
     Raises:
         OSError: It cannot; names the file.
@@ -83,7 +83,7 @@ def check_writable(path: str | Path) -> None:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if path.is_file() or not path.exists():  # else a device
-            if not path.parent.exists():  # a file in its place is found by the next line, which names the reason
+            if not path.parent.exists():  # the next line reports a file of this name, with the reason
                 path.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
@@ -96,14 +96,14 @@ def read_json(path: Path, advice: str) -> Any:
 
     Args:
         path: The file.
-        advice: What to do if there is none.
+        advice: What to do if the file is missing.
 
     Raises:
-        InvalidArgument: It cannot be read, or is no JSON.
+        InvalidArgument: The file cannot be read, or is not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except ValueError as error:
-        raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error
+        raise InvalidArgument(f"{path} is not JSON ({error}): fix it there") from error

@@ -47,7 +47,7 @@ def whole_cores() -> int:
 
 
 def cpu_model() -> str:
-    """Return the processor's name, as far as the system tells."""
+    """Return the processor's name, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -57,7 +57,7 @@ def cpu_model() -> str:
 
 
 def version_of(distribution: str) -> str | None:
-    """Return the version of an installed distribution; `None` if there is none of that name."""
+    """Return the version of an installed distribution; `None` if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -84,8 +84,8 @@ def make(  # the front door: every option is keyword-only
         shared: Large read-only arrays by name, in memory once for all workers. Callables get those that they name among
             their keyword arguments.
         recycle_episodes: Replace a worker process after it ended this many episodes, so that leaks do not add up; the
-            generator of its sub-environment goes on. Needs `envs_per_worker=1`.
-        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends, as
+            generator of its sub-environment continues. Needs `envs_per_worker=1`.
+        record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step, as
             Gymnasium's `RecordEpisodeStatistics` does.
         final_infos: Whether infos hold `final_obs` and `final_info` (`SAME_STEP`); `fleet.final_observations` always
             works.
@@ -143,7 +143,7 @@ def adopt(vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False
 
     Args:
         vector_env: Any `gymnasium.vector.VectorEnv`: EnvPool's, ale-py's, one with a `vector_entry_point`.
-        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends.
+        record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
 
     Returns:
         The fleet; it autoresets as the vector environment does. Sub-environments cannot be stepped apart or saved.
@@ -173,12 +173,12 @@ def connect(
         url: Of the service; several spread the sub-environments evenly, and are asked at the same time.
         env: An environment that the service offers; the namespace `envfleet/` may be left out.
         num_envs: How many sub-environments.
-        token: From whoever runs the service; by default that of the variable `ENVFLEET_TOKEN`, from the environment or
-            from the nearest file `.env` above the working directory.
+        token: Token from the administrator of the service; by default that of the variable `ENVFLEET_TOKEN`, from the
+            environment or from the nearest file `.env` above the working directory.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
         mode: `"ranked"`: episodes count on the service's leaderboard, and it draws the seeds.
         batch_size: Rows that `recv` waits for; all by default.
-        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends.
+        record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
         timeout_s: Seconds to wait for an answer before a request is sent again. A repeated step is never made twice.
         patience_s: Seconds after which a call that was not answered raises. A service may be restarted meanwhile.
         **options: Arguments of the environment that the service allows, such as `step_size=10`.
@@ -188,7 +188,7 @@ def connect(
 
     Raises:
         InvalidArgument: An argument cannot be used; says what was given, what was expected and what to do.
-        ServiceUnreachable: Nobody was reached within 10 seconds, or nobody answered within `patience_s`.
+        ServiceUnreachable: No connection within 10 seconds, or no answer within `patience_s`.
         ServiceRefused: The service does not accept the token, or a quota is used up.
         MissingDependency: `envfleet[client]` is not installed.
     """

@@ -51,7 +51,7 @@ class Native:
 
 
 def find_native(blueprint: Blueprint) -> Native | str:
-    """Return the native implementation of an environment, or why there is none."""
+    """Return the native implementation of an environment, or the reason for its absence."""
     source, kwargs = blueprint.source, dict(blueprint.env_kwargs)
     if is_task(source):
         return Native("task", source, kwargs, is_equal=True)
@@ -118,7 +118,7 @@ def build_native(blueprint: Blueprint, reason: str) -> Engine:
     """Build an engine of native code.
 
     Raises:
-        InvalidArgument: There is no native implementation.
+        InvalidArgument: The environment lacks a native implementation.
         KernelError: It cannot be compiled.
     """
     native, options = find_native(blueprint), blueprint.options
@@ -153,7 +153,7 @@ def _build_vector(native: Native, blueprint: Blueprint) -> Engine:
 
     options = blueprint.options
     if options.workers is not None:
-        raise InvalidArgument(f"workers={options.workers} with {native}, which has options of its own: leave it out")
+        raise InvalidArgument(f"workers={options.workers} with {native}, which has its own options: omit it")
     vector_env: Any = gym.make_vec(
         native.target,
         blueprint.num_envs,

@@ -115,7 +115,7 @@ def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 OPTIONS = ("num_envs", *(field.name for field in dataclasses.fields(Options)))
-"""Every option of `make` besides the environment, `num_envs` first."""
+"""Every option of `make` except the environment, `num_envs` first."""
 
 WHOLE_DICTS = frozenset({"kwargs", "env_kwargs", "env_options"})
 """Keywords by which other libraries take the arguments of environments."""

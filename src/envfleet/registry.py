@@ -229,7 +229,7 @@ Each is `"module:Name"` of the class, whose `config_class` has the hyperparamete
 
 
 def find_hosting(env_id: str) -> Any:
-    """Return what a service needs to know of an environment, as an object of its own."""
+    """Return the interface of an environment to the service."""
     return resolve(ENVIRONMENTS.get(env_id, _DEFAULT).hosting)()
 
 
@@ -246,7 +246,7 @@ def find_own(target: str, place: str) -> Any:
         place: Where it is written, such as the path of a key; errors begin with it.
 
     Raises:
-        InvalidArgument: It has another form, there is no such module, no such name in it, or that cannot be called.
+        InvalidArgument: The form is wrong, the module or the name is missing, or the object is not callable.
     """
     module, _, name = target.partition(":")
     if not module or not name:

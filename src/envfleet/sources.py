@@ -1,4 +1,4 @@
-"""What users pass as an environment, turned into builders of sub-environments."""
+"""Convert the user's environment argument into builders of sub-environments."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) ->
         )
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some built-in callables do not tell
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return False, shared_names
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     names = tuple(name for name in shared_names if takes_any or name in {one.name for one in parameters})
@@ -262,11 +262,11 @@ def check_keywords(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
 def refuse_retired(env_kwargs: Mapping[str, Any]) -> None:
     """Refuse options that `make` had once, and name what replaces them."""
     for name in RETIRED.keys() & env_kwargs.keys():
-        raise InvalidArgument(f"{name}={env_kwargs[name]!r} is no option any more: {RETIRED[name]}")
+        raise InvalidArgument(f"{name}={env_kwargs[name]!r} is not an option any more: {RETIRED[name]}")
 
 
 def _accepted(spec: EnvSpec) -> list[str] | None:
-    """Return the keywords that a constructor names; `None` if it takes any, or if that cannot be told here."""
+    """Return the keywords that a constructor names; `None` if it takes any, or if they are unknown."""
     entry_point: str | Callable[..., Any] | None = spec.entry_point
     try:
         creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
@@ -279,7 +279,7 @@ def _accepted(spec: EnvSpec) -> list[str] | None:
 
 
 def _explain_keywords(function: Any, kwargs: Mapping[str, Any]) -> str:
-    """Return what to say of keywords beside a callable."""
+    """Return the message about keywords next to a callable."""
     name, called = min(kwargs), getattr(function, "__name__", "")
     written = (f"**{value!r}" if key in WHOLE_DICTS else f"{key}={value!r}" for key, value in kwargs.items())
     advice = advise(name, OPTIONS)

@@ -30,13 +30,13 @@ def find_token(given: Any, option: str = "token=…") -> str:
         option: How it is given, for the message that it is missing.
 
     Raises:
-        InvalidArgument: There is none, or it cannot be one.
+        InvalidArgument: The token is missing or malformed.
     """
     token = given or find_setting(TOKEN)
     if not token:
         raise InvalidArgument(
-            f"no token: pass {option}, or put {TOKEN}=… into the environment or a file .env; whoever runs the service "
-            "makes one with `envfleet token create NAME`"
+            f"no token: pass {option}, or put {TOKEN}=… into the environment or a file .env; the administrator of the "
+            "service creates one with `envfleet token create NAME`"
         )
     if not isinstance(token, str):
         raise InvalidArgument(f"the token is of type {type(token).__name__}, expected a str: pass {option} as text")

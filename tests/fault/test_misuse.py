@@ -52,10 +52,10 @@ BAD_ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "start_method": (
         one,
         {"num_envs": 2, "start_method": "spawn"},
-        "start_method='spawn' is no option any more: leave",
+        "start_method='spawn' is not an option any more: leave",
     ),
-    "spares": (one, {"num_envs": 2, "spares": True}, "spares=True is no option any more: pass batch_size"),
-    "recycle_bytes": (one, {"num_envs": 2, "recycle_bytes": 1}, "is no option any more: pass recycle_episodes"),
+    "spares": (one, {"num_envs": 2, "spares": True}, "spares=True is not an option any more: pass batch_size"),
+    "recycle_bytes": (one, {"num_envs": 2, "recycle_bytes": 1}, "is not an option any more: pass recycle_episodes"),
     "autoreset_mode": (one, {"num_envs": 2, "autoreset_mode": "sometimes"}, "autoreset_mode"),
     "unknown option": ("CartPole-v1", {"num_envs": 2, "workerz": 2}, "workerz"),
     "kwargs for a callable": (one, {"num_envs": 2, "length": 2}, "length"),

@@ -55,7 +55,7 @@ SUBJECTS = {
         MIXED, 2, AutoresetMode.SAME_STEP, "changing", "1 by shared memory, 1 by TCP",
         (HERE, "TCP (ConnectionRefusedError: the owner closed)"),
     ),
-    "tcp": Subject(FAR, 1, AutoresetMode.DISABLED, "graph", "1 by TCP", ("TCP (it was told not to share memory)",)),
+    "tcp": Subject(FAR, 1, AutoresetMode.DISABLED, "graph", "1 by TCP", ("TCP (shared_memory=False)",)),
 }  # fmt: skip
 
 

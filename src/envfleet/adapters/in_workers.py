@@ -1,6 +1,6 @@
 """Functions that adapters run in the workers, by `Fleet.apply`.
 
-They have a module of their own because a worker imports the module of the function: it must not import a trainer.
+They are in a separate module because a worker imports the module of the function: it must not import a trainer.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def find_agent(kind: str, place: str) -> type[Agent[Any]]:
     found = resolve(AGENTS[kind]) if kind in AGENTS else find_own(kind, place)
     if not isinstance(found, type) or not issubclass(found, (OffPolicyAgent, RolloutAgent)):
         raise InvalidArgument(
-            f"{place} is {kind!r}, which is no class of agents: derive it from envfleet.agents.OffPolicyAgent, which "
+            f"{place} is {kind!r}, which is not an agent class: derive it from envfleet.agents.OffPolicyAgent, which "
             "learns from a replay buffer, or from RolloutAgent, which learns from rollouts"
         )
     if missing := sorted(found.__abstractmethods__):
@@ -117,7 +117,7 @@ def _find_checkpoint(path: Path) -> Path:
     files = [best] if best.is_file() else sorted(file for file in folder.glob("*.pt") if file.stem.isdigit())
     if not files:
         raise InvalidArgument(
-            f"there is no checkpoint in {folder}: pass the folder of a run that has saved one, or a file written by an "
+            f"{folder} has no checkpoint: pass the folder of a run that has saved one, or a file written by an "
             "agent's save()"
         )
     return files[-1]

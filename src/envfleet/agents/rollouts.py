@@ -57,7 +57,7 @@ class RolloutRecorder:
 
     @property
     def is_full(self) -> bool:
-        """Whether T steps were recorded."""
+        """True once T steps are recorded."""
         return self._step == self._shape[0]
 
     def add(self, transitions: Transitions) -> None:

@@ -139,6 +139,6 @@ def check_reward_shape(reward: Any, shape: tuple[int, ...]) -> None:
     if given != shape:
         raise InvalidArgument(
             f"step() returned the reward {reward!r:.100} of shape {given}, expected shape {shape} as in reward_space: "
-            "return such a vector, or, if a wrapper changes rewards, give it a reward_space of its own (a Box of shape "
+            "return such a vector, or, if a wrapper changes rewards, define its reward_space (a Box of shape "
             "() for numbers)"
         )

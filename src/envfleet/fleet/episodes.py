@@ -8,7 +8,7 @@ operation each (1 µs), in steps in which nothing ends. Indexing arrays with a l
 
 Solution. A length is the difference of two counts of steps, so that a step of all rows is one increment. Flags are
 searched as bytes. Rows whose episodes end or begin are handled one by one through memory views. The episodes that ended
-become arrays only if somebody asks.
+become arrays only on request.
 
 What remains. Kernels count in compiled code, by the same rules (`tests/conformance`).
 """
@@ -142,7 +142,7 @@ class EpisodeStats:
         return EpisodeState(total, int(self._ticks - self._born[row]), row in self.over)
 
     def restore(self, row: int, state: EpisodeState) -> None:
-        """Continue a saved episode under a number of its own."""
+        """Continue a saved episode under a new number."""
         self.begin([row])
         self._returns[row] = state.episode_return
         self._born[row] = self._ticks - state.length

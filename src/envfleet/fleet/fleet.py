@@ -232,7 +232,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             return self._guard(lambda: run(policy, num_steps, seed, out))
 
     def send(self, actions: Any, env_indices: Indices | None = None) -> None:
-        """Start stepping without waiting; `recv` returns what comes of it.
+        """Start stepping without waiting; `recv` returns the results.
 
         Args:
             actions: One action per sub-environment that steps, batched.
@@ -368,7 +368,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             return tuple(frames)
 
     @property  # type: ignore[misc]  # as SyncVectorEnv has it
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # the same
         """The generator of every sub-environment; copies if those live elsewhere."""
         return self.get_attr("np_random")
 
@@ -385,7 +385,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
         Raises:
             SubEnvError: A sub-environment cannot be saved; its cause is `StateUnsupported` if it neither pickles nor
-                has a `get_state` of its own.
+                defines `get_state`.
         """
         with self._hold("get_state()", _READY):
             self._require(self.engine.traits.has_states, "get_state()", _NO_STATES)

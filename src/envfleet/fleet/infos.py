@@ -30,13 +30,13 @@ _NUMBERS: dict[type, np.dtype[Any]] = {
     kind: np.dtype(kind)
     for kind in (bool, int, float, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float32, np.float64)
 }
-_EXACT = 2**53  # beyond it float64 no longer tells all integers apart
+_EXACT = 2**53  # above this float64 cannot represent all integers
 
 
 def own_info(info: dict[str, Any]) -> dict[str, Any]:
     """Copy an info so deeply that its sub-environment can no longer change it.
 
-    Many environments return the same dict, or an array of their own, on every step. Values are copied at any depth.
+    Many environments return the same dict, or the same array, on every step. Values are copied at any depth.
     Environments, objects with a `__del__`, and what cannot be copied are shared.
     """
     return {key: value if type(value) in _ATOMS else _own(value) for key, value in info.items()}
@@ -225,7 +225,7 @@ def _build_numbers(
 ) -> NDArray[Any]:
     try:
         data = np.array(values, dtype)
-    except (OverflowError, TypeError):  # a Python int beyond 64 bits; a span of months beside one of days
+    except (OverflowError, TypeError):  # a Python int beyond 64 bits; a timedelta in months next to one in days
         return _build_objects(num_envs, indices, values)
     if indices is None:
         return data

@@ -153,7 +153,7 @@ class _DictNode(SpaceNode):
         num_parts = len(writers)
 
         def write(row: int, value: Any) -> None:
-            # A plain dict with as many keys as ours, all of ours found, has no other keys.
+            # A plain dict with the same number of keys that contains all of ours has no others.
             if type(value) is not dict or len(value) != num_parts:
                 self._check_keys(value, OBSERVATION)
             try:
@@ -230,7 +230,7 @@ class Inventory:
 
 @functools.singledispatch
 def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> SpaceNode:
-    """Plan how values of a space are laid out; spaces without a rule of their own travel as objects.
+    """Plan how values of a space are laid out; spaces without a rule are sent as objects.
 
     Register a function for a new type of space with `plan.register`.
     """
@@ -265,7 +265,7 @@ _MAX_SCALARS = 1024
 
 
 class SpaceLayout:
-    """How values of one Gymnasium space lie in arrays: fixed-shape leaves as typed arrays, other leaves as objects.
+    """Layout of the values of one Gymnasium space: fixed-shape leaves as typed arrays, other leaves as objects.
 
     Args:
         space: The space of a single value.

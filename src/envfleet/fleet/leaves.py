@@ -22,7 +22,7 @@ class Range:
 
     Args:
         low: The least ones, of the shape of one value, or broadcast to it.
-        count: How many there are of each, likewise.
+        count: Number of leaves of each type.
         dtype: The values' own, of integers.
     """
 
@@ -76,7 +76,7 @@ def label(name: str, path: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-    """How to speak of a value that does not fit.
+    """Description of a value that does not fit.
 
     Attributes:
         error: What to raise.
@@ -125,7 +125,7 @@ class Leaf:
 
     @functools.cached_property
     def allowed(self) -> Range | None:
-        """Which numbers it may hold, where that is checked."""
+        """Range of its numbers, if it is checked."""
         return range_of(self.space)
 
     def holds(self, array: NDArray[Any]) -> bool:
@@ -142,7 +142,7 @@ class Leaf:
 
 _UNTYPED = (int, list, tuple)
 MISFIT = (TypeError, ValueError, NotImplementedError)
-"""What assigning to a buffer raises: the value is no buffer, or one of another type or length."""
+"""Errors of assigning to a buffer: the value is not a buffer, or differs in type or length."""
 
 _minimum_of = np.minimum.reduce
 

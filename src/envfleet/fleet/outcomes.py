@@ -1,8 +1,8 @@
-"""Where a step leads each row, across autoreset.
+"""Outcome of a step for each row, across autoreset.
 
 Problem. The observation that a step returns is not always the one that the action led to. Where an episode ends,
 `SAME_STEP` returns the first observation of the next episode and hides the last one of the old. In `NEXT_STEP` the step
-after an end ignores the action and only resets the row, so it is no transition. In `DISABLED` the caller resets.
+after an end ignores the action and only resets the row, so it is not a transition. In `DISABLED` the caller resets.
 
 What does not work. Learning from the returned observations joins two episodes in `SAME_STEP` and learns from resets in
 `NEXT_STEP`; shapes and dtypes are right, so nothing fails. `infos["final_obs"]` is an array of objects, and is missing
@@ -27,7 +27,7 @@ from envfleet.fleet.nested import map_arrays
 
 
 def find_resets(engine: Engine, rows: Rows | None = None) -> NDArray[np.bool_]:
-    """Return which rows of the last step were only reset (`NEXT_STEP`), which is no transition, bool `(B,)`.
+    """Return the rows that the last step only reset (`NEXT_STEP`), bool `(B,)`; they are not transitions.
 
     Args:
         engine: Engine that stepped.

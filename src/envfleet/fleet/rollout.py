@@ -113,7 +113,7 @@ class Rollout:
             Advantages and returns, float32 `(T, N)`, on the host.
 
         Raises:
-            InvalidArgument: There are no values, or an argument is not between 0 and 1.
+            InvalidArgument: Values are missing, or an argument is not between 0 and 1.
         """
         if not (0 <= gamma <= 1 and 0 <= gae_lambda <= 1):
             raise InvalidArgument(f"gamma={gamma}, gae_lambda={gae_lambda}: pass numbers from 0 to 1")

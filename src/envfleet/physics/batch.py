@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from envfleet.native.machine_code import MachineCode
 
 _PHYSICS, _SHOWN = "physics", "observations"
-"""Arrays of a saved state besides those of a kernel: MuJoCo's state, and the last observations."""
+"""Arrays of a saved state in addition to a kernel's: MuJoCo's state and the last observations."""
 
 
 class Failed(Exception):

@@ -201,7 +201,7 @@ class Simulations:
             fields: Arrays `(num_sims, …)` by name.
 
         Raises:
-            InvalidArgument: There is no such field, or an array has another shape.
+            InvalidArgument: The field does not exist, or an array has another shape.
         """
         for name, values in fields.items():
             size, item_bytes = ctypes.c_int(), ctypes.c_int()

@@ -82,7 +82,7 @@ class Task:
     render_fps: ClassVar[int] = 30
 
     class State:
-        """State of an episode besides MuJoCo's own; may have no fields."""
+        """State of an episode in addition to MuJoCo's; may be empty."""
 
     class Params:
         """Parameters, each with its default."""
@@ -172,12 +172,12 @@ def find_task(target: type[Task] | str) -> type[Task]:
     """Return the task that `"module:Name"` names; a task is returned as it is.
 
     Raises:
-        KernelError: There is no task of this name.
+        KernelError: The task does not exist.
     """
     try:
         found: Any = pkgutil.resolve_name(target) if isinstance(target, str) else target
     except (ImportError, AttributeError, ValueError) as error:
-        raise KernelError(f"there is no task {target!r} ({error}): write it as 'package.module:Name'") from error
+        raise KernelError(f"task {target!r} does not exist ({error}): write it as 'package.module:Name'") from error
     if not is_task(found):
         raise KernelError(f"{found!r} is not a task: pass a subclass of envfleet.physics.Task")
     task: type[Task] = found
@@ -188,7 +188,7 @@ def load_model(source: str) -> Any:
     """Load an `mujoco.MjModel` from a path, `"package:path"`, or XML text.
 
     Raises:
-        InvalidArgument: There is no such file, or MuJoCo cannot read it.
+        InvalidArgument: The file does not exist, or MuJoCo cannot read it.
     """
     mujoco = import_mujoco()
     try:

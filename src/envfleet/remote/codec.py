@@ -57,7 +57,7 @@ def unpack(body: bytes | bytearray | memoryview) -> Any:
     """Decode what `pack` made.
 
     Returns:
-        The value. Arrays are read-only views of memory of their own, in this machine's byte order or little endian.
+        The value. Arrays are read-only views of separate memory, in this machine's byte order or little endian.
 
     Raises:
         WireError: The bytes are something else.
@@ -224,7 +224,7 @@ def read_infos(reply: Mapping[str, Any], layout: SpaceLayout, num_rows: int) -> 
     Raises:
         WireError: They are something else.
     """
-    infos = infos_from_plain(reply.get("infos"), num_rows)  # type: ignore[arg-type]  # refused if it is no mapping
+    infos = infos_from_plain(reply.get("infos"), num_rows)  # type: ignore[arg-type]  # refused unless it is a mapping
     if "final_obs" in infos:
         finals, row = infos["final_obs"], [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
         write = layout.writer(row)

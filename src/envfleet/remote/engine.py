@@ -54,7 +54,7 @@ class _Answer(NamedTuple):
 class RemoteEngine(seam.Engine):
     """Sub-environments behind services, each of which holds a part of them; made by `envfleet.connect`.
 
-    A request without an answer stays open: the same request again goes on where it stood, a reset of all asks the
+    A request without an answer stays open: repeating the request continues it, a reset of all asks the
     services how far they are, and any other is refused.
 
     Args:
@@ -240,7 +240,7 @@ class RemoteEngine(seam.Engine):
             self._wait_s += time.perf_counter() - begun_s
 
     def _go_on(self) -> None:
-        """Send steps again that have no answer; a refusal is raised before the service is asked again."""
+        """Resend steps without an answer; a refusal is raised before the next request."""
         for call in self._sent:
             if call.answer is None and (call.task is None or not call.is_refused):
                 call.queue.start(call)
@@ -292,7 +292,7 @@ class RemoteEngine(seam.Engine):
         """Make calls, and wait until all are answered.
 
         Args:
-            calls: One per service. Those that are open go on instead, if they are alike.
+            calls: One per service. Equal open calls are continued instead.
             is_whole: Whether the calls replace whatever is open.
 
         Raises:

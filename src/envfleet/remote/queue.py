@@ -41,7 +41,7 @@ class ServiceCall:
         sent: Number and bytes, once it was its turn.
         answer: What `read` returned, once it was answered.
         answered_at: When that was, by the monotonic clock.
-        error: Why it has no answer, after an attempt.
+        error: Reason for the missing answer, after an attempt.
         task: Sends it in the background.
     """
 

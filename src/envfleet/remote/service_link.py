@@ -26,7 +26,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 _PUT_OFF = frozenset({429, 503})  # said by the service, which did nothing
 _PASSING = _PUT_OFF | {502, 504}  # said by something in between, too
 _PACKED = {"Content-Type": MEDIA_TYPE}
-_SAID_FIRST = frozenset({"", "unauthorized"})  # reasons that tell nothing of a call that was made before
+_SAID_FIRST = frozenset({"", "unauthorized"})  # reasons that say nothing about a call that was made before
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.05, 5.0, 2.0
 _LEAST_TIMEOUT_S = 0.1
@@ -83,7 +83,7 @@ class ServiceLink:
             The unpacked answer.
 
         Raises:
-            ServiceUnreachable: There was no answer; the call may have been carried out nevertheless.
+            ServiceUnreachable: No answer arrived; the call may have been carried out nevertheless.
             ServiceRefused: The service refused; nothing was done. Also as `InvalidArgument`, `ResetNeeded` and
                 `FleetClosed`.
             WireError: The answer is not one of an envfleet service.
@@ -161,7 +161,7 @@ class ServiceLink:
         return unpack(response.content)
 
     def _error(self, response: httpx.Response, *, is_unclear: bool) -> EnvfleetError:
-        """Return the error for an answer; `is_unclear` tells whether the call may have been carried out before."""
+        """Return the error for an answer; `is_unclear` is True if the call may have been carried out before."""
         status, (reason, detail) = response.status_code, _refusal(response)
         if status == 422:
             return InvalidArgument(detail)

@@ -47,7 +47,7 @@ class Registrations:
 
 
 def _pickle_registry() -> Iterator[bytes]:
-    """Yield pickled parts of the registry; entries that might not unpickle elsewhere are parts of their own."""
+    """Yield pickled parts of the registry; entries that may not unpickle elsewhere are separate parts."""
     plain: dict[str, EnvSpec] = {}
     parts = [plain]
     for env_id, spec in list(gym.registry.items()):

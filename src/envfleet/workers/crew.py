@@ -250,7 +250,7 @@ class Crew:
             raise errors.EnvfleetError(
                 f"what worker {worker} reported of sub-environments {list(self.spans[worker])} cannot be read in this "
                 f"process ({type(error).__name__}: {error}): have them return values that pickle and unpickle, and "
-                "whose classes this process can import"
+                "of classes that this process can import"
             ) from error
 
     # ------------------------------------------------------------------------------------ building, replacing

@@ -29,7 +29,7 @@ def make_failure(
     action: Any = None,
     replay: bytes | str | None = None,
 ) -> Failure:
-    """Describe `error` in values that always pickle; `replay` is a replay record, or the reason why there is none."""
+    """Describe `error` in values that always pickle; `replay` is a replay record, or the reason for its absence."""
     drop_own_frames(error)
     is_message_only = error.__traceback__ is None and error.__cause__ is None
     return Failure(

@@ -196,7 +196,7 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"run\.json cannot be read \(No such file"):
         read_config(path)
     path.write_text('{"curriculum": ', encoding="utf-8")
-    with pytest.raises(InvalidArgument, match=r"run\.json is no JSON \(Expecting value: line 1"):
+    with pytest.raises(InvalidArgument, match=r"run\.json is not JSON \(Expecting value: line 1"):
         read_config(path)
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(InvalidArgument, match=r"run\.json holds a list, expected an object"):

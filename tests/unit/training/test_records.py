@@ -114,7 +114,7 @@ def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
         (folder.path / name).write_bytes(content)
         with pytest.raises(
             InvalidArgument,
-            match=rf"{name} (is no JSON .*: mend it|holds a int, expected|lacks options: restore the original"
+            match=rf"{name} (is not JSON .*: fix it|holds a int, expected|lacks options: restore the original"
             r"|is damaged or from another version: start a new)",
         ):
             training.resume(folder.path, verbose=False)

@@ -79,7 +79,7 @@ def test_an_agent_is_loaded_from_its_run_and_acts(tmp_path: Path) -> None:
     assert all(torch.equal(value, best.weights()["network"][key]) for key, value in agent.weights()["network"].items())
     (result.run_dir / "checkpoints" / "best.pt").unlink()
     assert load_agent(result.run_dir).num_transitions == 256
-    with pytest.raises(InvalidArgument, match=r"there is no checkpoint in .*: pass the folder of a run"):
+    with pytest.raises(InvalidArgument, match=r".* has no checkpoint: pass the folder of a run"):
         load_agent(tmp_path)
 
 
@@ -107,8 +107,8 @@ def test_frozen_lake_is_solved(tmp_path: Path) -> None:
 MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no module": ({"type": "nowhere:Agent"}, {}, r"agent.type is 'nowhere:Agent', but the module cannot be imported"),
     "no name": ({"type": f"{OWN}:Nothing"}, {}, r"agent.type is '.*:Nothing', but .* has no attribute 'Nothing'"),
-    "no agent": ({"type": f"{OWN}:Notes"}, {}, r"agent.type is '.*:Notes', which is no class of agents: derive"),
-    "no learner": ({"type": f"{OWN}:Idle"}, {}, r"agent.type is '.*:Idle', which is no class of agents"),
+    "no agent": ({"type": f"{OWN}:Notes"}, {}, r"agent.type is '.*:Notes', which is not an agent class: derive"),
+    "no learner": ({"type": f"{OWN}:Idle"}, {}, r"agent.type is '.*:Idle', which is not an agent class"),
     "no method": ({"type": f"{OWN}:Unfinished"}, {}, r"agent.type is '.*:Unfinished', which lacks the method _act: "),
     "unknown": ({"type": "SACK"}, {}, r"agent.type is 'SACK', expected one of 'SAC', .*, or 'module:Name'"),
     "hyperparameter": (

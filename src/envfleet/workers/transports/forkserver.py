@@ -164,7 +164,7 @@ class _Server:
             os._exit(code)
 
     def _refuse(self, request: bytes, fds: list[int], number: int) -> None:
-        """Send an errno, which is a negative number, in place of a pid; stand in for a branch that cannot be forked."""
+        """Send a negative errno instead of a pid; used when a branch cannot be forked."""
         if request == BRANCH:
             for control_fd in fds[:1]:
                 self._answer(control_fd)

@@ -179,8 +179,8 @@ class ForkServer:
                 socket.send_fds(self.branch(modules), [FORK], list(fds))
         except ConnectionError as error:
             raise EnvfleetError(
-                "the server that starts workers has just ended: what it printed above says why; if somebody ended it, "
-                "call again"
+                "the server that starts workers has just ended: its output above says why; if another program ended "
+                "it, call again"
             ) from error
 
     def end(self) -> None:

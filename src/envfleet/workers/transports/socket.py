@@ -71,7 +71,7 @@ def introduce(peer: socket.socket, key: bytes, ticket: int) -> list[int]:
 
 
 class Listener:
-    """Where workers connect. Strangers are neither answered nor waited for.
+    """Address where workers connect. Unknown clients get no answer, and nothing waits for them.
 
     Args:
         server: A listening socket, which the listener closes.
@@ -148,7 +148,7 @@ class Connection:
 
     Args:
         peer: The socket, which the connection closes.
-        gives_up: Tells now and then whether to wait no longer until the other side reads.
+        gives_up: Called now and then; True stops waiting for the other side to read.
 
     Attributes:
         fd: Its descriptor.

@@ -192,7 +192,7 @@ def test_bad_actions_are_refused(action: np.ndarray) -> None:
 
 @pytest.mark.parametrize("action", [np.zeros(8), np.array([0, np.nan, 0, 0])])
 def test_bad_actions_name_the_player_that_sent_them(action: np.ndarray) -> None:
-    with pytest.raises(InvalidArgument, match=r"expected numbers of shape \(4,\): pass player one's action only"):
+    with pytest.raises(InvalidArgument, match=r"expected numbers of shape \(4,\): pass only the action of player one"):
         HockeyOneEnv().step(action)
 
 

@@ -50,7 +50,7 @@ class RayWorker:
         """
         sys.path += [folder for folder in invitation.import_path if folder not in sys.path and Path(folder).is_dir()]
         launch.server.warm_up()  # it imports while this connects
-        self._reason = "it was told not to share memory"
+        self._reason = "shared_memory=False"
         if invitation.path:
             try:
                 self._peers = [socket.socket(socket.AF_UNIX)]

@@ -141,7 +141,7 @@ def _answers(address: str) -> bool:
 
 
 def session() -> str | None:
-    """Return a name for the connection there is now, which no other has; `None` if there is none."""
+    """Return a unique name of the current connection; `None` without one."""
     return str(ray.get_runtime_context().get_worker_id()) if ray.is_initialized() else None
 
 

@@ -106,7 +106,7 @@ class _RayWorker:
 
     @property
     def pid(self) -> int:
-        """The worker's process on its node; 0 if there is none."""
+        """Process id of the worker on its node; 0 without a process."""
         found = self._get(self._started) if self.peers else None
         return found[0] if isinstance(found, tuple) else 0
 
@@ -210,7 +210,7 @@ class RayTransport(ProcessTransport):
         """Have Ray place all workers.
 
         Raises:
-            EnvfleetError: There is no cluster, and none can be started, or this process cannot use it.
+            EnvfleetError: A cluster is missing and cannot be started, or this process cannot use it.
             WorkersUnplaced: Ray did not find a place for every worker.
         """
         self._held.enter_context(cluster.cluster.held())
