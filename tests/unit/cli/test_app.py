@@ -169,7 +169,7 @@ def test_unwritable_outputs_are_refused_before_measuring(tmp_path, command, opti
     for place, reason in ((file / "a.png", "Not a directory"), (tmp_path, "Is a directory")):
         result = invoke(command, str(tmp_path), option, str(place))
         assert result.exit_code == 2
-        assert f"cannot be written ({reason}): pass another place" in flat(result.output)
+        assert f"cannot be written ({reason}): pass another path" in flat(result.output)
     assert "'-' is not a file name" in flat(invoke(command, str(tmp_path), option, "-").output)
     assert list(tmp_path.iterdir()) == [file]
 
