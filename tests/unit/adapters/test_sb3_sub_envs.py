@@ -92,7 +92,7 @@ def test_methods_where_there_are_no_objects(close_later: Make) -> None:
     env = close_later(FleetVecEnv, adopted(3, AutoresetMode.SAME_STEP))
     env.reset()
     assert len(env.env_method("has_wrapper_attr", "gravity")) == 3
-    with pytest.raises(InvalidArgument, match="leave out indices"):
+    with pytest.raises(InvalidArgument, match="omit indices"):
         env.env_method("has_wrapper_attr", "gravity", indices=[1])
 
 
