@@ -188,7 +188,7 @@ class AsyncFleet(_DropInFleet):
             raise InvalidArgument(f"cannot find context {context!r}: pass one of {', '.join(map(repr, _CONTEXTS))}")
         self._pending, self._after = "step", Lifecycle.READY
         self._reset_request = Reset()
-        self._answer: Pending[Any] = self._steps()
+        self._answer: Pending[Any] | None = None  # None for a step: `send` may have started it
         super().__init__(
             env_fns,
             backend="process",
@@ -284,7 +284,8 @@ class AsyncFleet(_DropInFleet):
             check_seconds("timeout", timeout, is_positive=False)
         with self._hold(f"{verb}_wait()", Lifecycle.PENDING):
             try:
-                result = self._guard(lambda: self._answer.wait(timeout))
+                answer = self._steps() if self._answer is None else self._answer
+                result = self._guard(lambda: answer.wait(timeout))
                 self._state = self._after
                 return result
             except CallTimeout as error:
@@ -298,4 +299,4 @@ class AsyncFleet(_DropInFleet):
             finally:
                 if self._state is not Lifecycle.PENDING:
                     self._pending, self._after, self._under_way[:] = "step", Lifecycle.READY, False
-                    self._answer = self._steps()
+                    self._answer = None
