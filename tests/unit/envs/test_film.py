@@ -67,7 +67,7 @@ def test_a_film_that_fails_leaves_the_old_one(tmp_path: Path, frames: list[np.nd
     [
         ("game.avi", [(4, 4, 3)], 50, r"ends in '.avi': films are written as .gif or .mp4"),
         ("game", [(4, 4, 3)], 50, "ends in ''"),
-        ("game.gif", [], 50, "no frames.*render_mode"),
+        ("game.gif", [], 50, "without frames.*render_mode"),
         ("game.gif", [(4, 4, 3), (4, 6, 3)], 50, r"frame 1 has shape \(4, 6, 3\)"),
         ("game.gif", [(4, 4)], 50, r"frame 0 is uint8 of shape \(4, 4\)"),
         ("game.gif", [(4, 4, 3)], 0, "fps=0"),

@@ -183,16 +183,12 @@ def test_checked_code_gives_the_same_results() -> None:
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process", "ray"])
 def test_other_backends_refuse_debug(backend: Any) -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"debug=True means nothing with backend=.*: pass backend='kernel' or 'native', or"
-    ):
+    with pytest.raises(InvalidArgument, match=r"nothing with backend=.*: pass backend='kernel' or 'native', or"):
         envfleet.make(Walker, 2, backend=backend, debug=True)
 
 
 def test_debug_is_for_kernels_on_the_cpu() -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"debug=True means nothing .*: pass backend='kernel' or 'native', or leave it out"
-    ):
+    with pytest.raises(InvalidArgument, match=r"means nothing .*: pass backend='kernel' or 'native', or leave it out"):
         envfleet.make("CartPole-v1", 2, debug=True)
     with pytest.raises(InvalidArgument, match="debug='yes'"):
         envfleet.make(Walker, 2, backend="kernel", debug="yes")  # type: ignore[arg-type]

@@ -140,7 +140,7 @@ def test_a_trial_that_cannot_be_or_diverges_is_ended_early(tmp_path: Path) -> No
         ({"zzz": [1]}, "zzz is an unknown key"),
         (
             {"curriculum.phases[1].episodes": [1]},
-            r"no key 'curriculum.phases\[1\].episodes': `envfleet train CONFIG --print-config`",
+            r"unknown key 'curriculum.phases\[1\].episodes': `envfleet train CONFIG --print-config`",
         ),
         ({RATE: 0.1}, r"learning_rate is 0\.1 in the space: write a list of choices, or \{\"low\": 1e-5"),
         ({RATE: {"low": 1e-5}}, r"in the space: write a list of choices"),
