@@ -183,7 +183,7 @@ def test_an_error_of_a_kernel_says_how_to_find_the_row() -> None:
         fleet.reset(seed=0)
         with pytest.raises(ValueError, match="too heavy") as caught:
             fleet.step(np.zeros(3, np.int64))
-    assert "backend='serial' name the row" in caught.value.__notes__[0]
+    assert "backend='serial' to find the row" in caught.value.__notes__[0]
     with envfleet.make(Dealer, 3, backend="serial", gravity=4.5) as fleet:
         fleet.reset(seed=0)
         with pytest.raises(SubEnvError, match=r"sub-environment 0.*too heavy"):

@@ -50,5 +50,5 @@ def test_both_agents_get_their_own_side_of_the_game() -> None:
 def test_a_missing_action_is_told() -> None:
     env = HockeyParallelEnv()
     env.reset(seed=0)
-    with pytest.raises(InvalidArgument, match=r"no action for \['player_two'\]"):
+    with pytest.raises(InvalidArgument, match=r"actions lack \['player_two'\]"):
         env.step({"player_one": np.zeros(4, np.float32)})
