@@ -63,6 +63,19 @@ def test_a_lost_row_is_reset_once() -> None:
         assert truncated.tolist() == infos["_env_error"].tolist() == [False, False, False, True]
 
 
+def test_two_losses_of_a_row_are_reported_once() -> None:
+    """The second worker was lost before its episode was seen; the step after the report reported it again."""
+    with fleet_of(4, workers=1, autoreset_mode="NEXT_STEP") as fleet:
+        fleet.reset(seed=0)
+        kill(fleet, 0)
+        fleet.reset_envs([2, 3])
+        kill(fleet, 0)
+        assert fleet.step(np.zeros(4, int))[4]["_env_error"].all()
+        observations, *_, infos = fleet.step(np.zeros(4, int))
+        assert "env_error" not in infos
+        assert (observations[:, 1] == 0).all()
+
+
 def test_a_loss_elsewhere_repeats_no_reset() -> None:
     with fleet_of(2, autoreset_mode="DISABLED") as fleet:
         fleet.reset(seed=0)

@@ -101,9 +101,7 @@ class PartialSteps:
         self._numbers[rows] = self._count
         left, is_ready = rows, False
         while not is_ready:
-            for row in [
-                row for row in left.tolist() if row in crew.lost
-            ]:  # the row reports its loss instead of stepping
+            for row in [row for row in left.tolist() if row in crew.lost]:  # it reports its loss instead of stepping
                 self._lose(row)
             left = rows[~self._there[rows]]
             is_ready = crew.rebuilding.isdisjoint(self.workers_of(left))
@@ -158,7 +156,10 @@ class PartialSteps:
             if isinstance(news, EnvfleetError):
                 raise news
             replies.append(news)
-        return Collected(replies, {row: self._lost.pop(row) for row in self.lost_among(rows)})
+        lost = {row: self._lost.pop(row) for row in self.lost_among(rows)}
+        for row in lost:  # its successor may have been lost too, before its episode was seen: one report is enough
+            self._crew.lost.pop(row, None)
+        return Collected(replies, lost)
 
     def _look(self) -> None:
         """Note rows that workers have finished, and rows of lost workers."""
