@@ -73,7 +73,7 @@ def test_two_losses_of_a_row_are_reported_once() -> None:
         assert fleet.step(np.zeros(4, int))[4]["_env_error"].all()
         observations, *_, infos = fleet.step(np.zeros(4, int))
         assert "env_error" not in infos
-        assert (observations[:, 1] == 0).all()
+        assert (observations[:, 0] == 0).all()
 
 
 def test_a_loss_elsewhere_repeats_no_reset() -> None:
