@@ -1,4 +1,4 @@
-"""The backend `native`: the fastest implementation that is known of an environment, outside Python."""
+"""The backend `native`: compiled tasks and kernels, and vector environments that packages register."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Native:
     def __str__(self) -> str:
         if self.kind == "vector":
             return "the package's own vector environment"
-        return f"a compiled {self.kind}" + (", equal to the original in every bit" if self.spec else "")
+        equality = ", equal to the original in every bit" if self.spec and self.is_equal else ""
+        return f"a compiled {self.kind}{equality}"
 
 
 def find_native(blueprint: Blueprint) -> Native | str:
@@ -124,7 +125,7 @@ def build_native(blueprint: Blueprint, reason: str) -> Engine:
     native, options = find_native(blueprint), blueprint.options
     if isinstance(native, str):
         raise InvalidArgument(
-            f"backend='native' with {blueprint.source!r}, but {native}: leave backend out, or pass a task or kernel"
+            f"backend='native' with {blueprint.source!r}, but {native}: omit backend, or pass a task or kernel"
         )
     if native.kind != "kernel":
         for name in ("device", "stream", "debug"):

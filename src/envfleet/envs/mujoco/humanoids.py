@@ -34,7 +34,7 @@ class _Observed(Task.Params):
 
 
 class _Humanoid(Task):
-    """What the two have in common."""
+    """Base of both tasks."""
 
     frame_skip = 5
     max_episode_steps = 1_000

@@ -1,4 +1,4 @@
-"""What Gymnasium's MuJoCo tasks have in common: spaces, starts, and the pose part of observations."""
+"""Shared parts of Gymnasium's MuJoCo tasks: spaces, initial states, and the pose in observations."""
 
 from __future__ import annotations
 

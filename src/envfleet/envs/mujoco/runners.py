@@ -24,7 +24,7 @@ from envfleet.physics import Task
 
 
 class Runner(Task):
-    """What the four have in common."""
+    """Base of the four tasks."""
 
     max_episode_steps = 1_000
     frame_skip = 4
@@ -110,7 +110,7 @@ def _move(data: Any, model: Any, state: Any, action: NDArray[np.float32], params
 
 
 class _Walker(Runner):
-    """What Hopper and Walker2d have in common."""
+    """Base of Hopper and Walker2d."""
 
     info_fields = tuple(_WalkerState.__annotations__)
     reset_info_fields = ("x_position", "z_distance_from_origin")
