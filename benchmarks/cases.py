@@ -38,6 +38,7 @@ rllib-learning | rllib:compare_learning       | return            | more   | 3  
 remote         | remote:compare_protocols     | CPU ms per step   | less   | 3      | 2.0     | guides/remote.md
 soak           | soak:run_soak                | figure            | less   | 1      | 60.0    |
 third-party    | third_party:compare_packages |                   | more   | 1      | 0.3     | concepts/third-party.md
+installs       | installs:measure_installs    | MB                | less   | 1      | 0.3     | installation.md
 """
 
 _COUNTS = ("2", "4", "8", "16")

@@ -18,7 +18,7 @@ def main() -> NoReturn:
             raise
         sys.stderr.write(
             f"The envfleet command needs {package}, which is not installed.\n"
-            "Install it with: pip install 'envfleet[cli]' (or 'envfleet[cli,bench]' to measure, too).\n"
+            "Install it with: pip install 'envfleet[cli]' (or 'envfleet[cli,peers]' to measure other libraries, too).\n"
         )
         sys.exit(2)
     # As with python -m: an environment in the current folder is found by its module's name.
