@@ -216,9 +216,7 @@ def test_use_after_close(backend: Backend) -> None:
         "apply": lambda: fleet.apply(repr),
     }
     for name, call in calls.items():
-        with pytest.raises(
-            FleetClosed, match=rf"^{'call' if name == 'get_attr' else name}\(\) on a fleet that was closed"
-        ):
+        with pytest.raises(FleetClosed, match=rf"^{'call' if name == 'get_attr' else name}\(\) on a closed fleet"):
             call()
     fleet.close()
     assert "closed" in repr(fleet)

@@ -1,1 +1,1 @@
-"""The only fleet: a facade written once over engines that carry out requests; see `engine.py` for the seam."""
+"""`Fleet`, one facade for all backends, and `Engine`, the interface that each backend implements (see `engine.py`)."""

@@ -1,4 +1,4 @@
-"""Checks of what callers pass; every message says what was given, what was expected and what to do."""
+"""Checks of arguments; every message has the invalid value, what is accepted and what to do."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 
 Seeds: TypeAlias = int | list[int | None] | None
-"""Seeds as engines get them: an int for `seed + index`, one entry per row, or `None` for no new seeds."""
+"""Seeds as engines receive them: an int for `seed + index`, one entry per row, or `None` for no new seeds."""
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Check that a value is one of a few."""
+    """Check that a value is one of `choices`."""
     if value not in choices:
         raise InvalidArgument(f"{name}={value!r}: pass one of {', '.join(repr(choice) for choice in choices)}")
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None, *, most_name: str = "") -> int:
-    """Check a whole number of any integer type, NumPy's included, and return it as an int."""
+    """Check a whole number of any integer type, including NumPy's, and return it as an int."""
     largest = f"{most_name}={most}" if most_name else most
     wanted = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {largest}"
     try:
@@ -63,10 +63,10 @@ def check_seeds(seed: Any, count: int, *, one_for_all: bool = True, per: str = "
     """Check seeds for `count` sub-environments.
 
     Args:
-        seed: What the caller passed.
-        count: How many sub-environments are reset.
-        one_for_all: Whether one int is allowed, from which each sub-environment gets `seed + index`.
-        per: What the entries of a list are counted by, for messages.
+        seed: Argument of the caller.
+        count: Number of sub-environments to reset.
+        one_for_all: If True, one int is accepted, and sub-environment `index` gets `seed + index`.
+        per: Name of the expected number of entries, for messages.
     """
     name = "seed" if one_for_all else "seeds"
     if seed is None:
@@ -92,7 +92,8 @@ def check_options(options: Any, count: int | None = None, name: str = "options")
     if count is not None and isinstance(options, (list, tuple, np.ndarray)):
         if len(options) != count:
             raise InvalidArgument(
-                f"{name} has {len(options)} entries, expected one for each of {count}: or pass one dict for all"
+                f"{name} has {len(options)} entries, expected one for each of {count}: pass one dict for all, or a "
+                "dict or None for each"
             )
         for one in options:
             check_options(one, name=f"an entry of {name}")
@@ -133,7 +134,7 @@ def check_reward_shape(reward: Any, shape: tuple[int, ...]) -> None:
     """Check the reward of an environment whose rewards are vectors, because NumPy would broadcast other shapes.
 
     Raises:
-        InvalidArgument: It has another shape.
+        InvalidArgument: `reward` has another shape.
     """
     given = np.shape(reward)
     if given != shape:

@@ -1,4 +1,4 @@
-"""The seam between the one fleet and what carries out its requests: worker processes, kernels, services, others."""
+"""Interface between `Fleet` and the backends: worker processes, kernels, services and others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Batch(NamedTuple):
         rewards: float64 `(B,)`, or `(B, k)` if rewards are vectors.
         terminated: bool `(B,)`.
         truncated: bool `(B,)`.
-        infos: In Gymnasium's form, with arrays of `B` rows.
+        infos: Infos in Gymnasium's form, with arrays of `B` rows.
         env_indices: Sub-environment of each row, int64 `(B,)`.
     """
 
@@ -57,27 +57,27 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Description and abilities of an engine; the fleet refuses other requests with an error.
+    """Description and capabilities of an engine; the fleet raises an error for unsupported requests.
 
     Attributes:
         plan: Distribution of sub-environments over workers.
         num_envs: Number of sub-environments.
         single_observation_space: Observation space of one sub-environment.
         single_action_space: Action space of one sub-environment.
-        autoreset_mode: Time at which an ended episode is followed by the next one.
-        observation_space: Batched; by default batched from the single one.
-        reward_space: Of one sub-environment, if its rewards are vectors.
+        autoreset_mode: Time of the reset after the end of an episode.
+        observation_space: Batched observation space; by default derived from `single_observation_space`.
+        reward_space: Reward space of one sub-environment, if its rewards are vectors.
         env_spec: Gymnasium's spec, if the environment has one.
         env_name: Name of the environment if it has no spec.
         render_mode: Render mode of the sub-environments.
         metadata: Metadata of the environment.
         device: Device of returned arrays, `"cpu"` or `"cuda"`.
-        has_partial_steps: Whether `send` may step some sub-environments while others wait.
-        has_objects: Whether sub-environments are Python objects that `apply` can hand to a function.
-        has_states: Whether `get_state` and `set_state` work.
-        has_stacks: Whether `stacks` can show Python stacks.
-        has_rollouts: Whether `rollout` is one call of the engine's; else the fleet calls `step` in a loop.
-        is_bound_to_process: Whether a fork of this process must not use it.
+        has_partial_steps: True if `send` can step some of the sub-environments.
+        has_objects: True if sub-environments are Python objects, which `apply` can pass to a function.
+        has_states: True if `get_state` and `set_state` work.
+        has_stacks: True if `stacks` can return Python stacks.
+        has_rollouts: True if the engine implements `rollout`; else the fleet calls `step` in a loop.
+        is_bound_to_process: True if a fork of this process must not use the engine.
     """
 
     plan: Plan
@@ -105,10 +105,10 @@ class Traits:
         return () if self.reward_space is None else self.reward_space.shape
 
     def refuse_vector_rewards(self, what: str) -> None:
-        """Refuse rewards that are vectors on behalf of `what`, which takes numbers only.
+        """Raise an error if rewards are vectors and `what` accepts numbers only.
 
         Raises:
-            InvalidArgument: They are.
+            InvalidArgument: Rewards are vectors.
         """
         if self.reward_shape:
             raise InvalidArgument(
@@ -170,10 +170,10 @@ class SetState(Request[None]):
 
 
 class Pending(Generic[Answer]):
-    """Answer to a request, which may not be there yet.
+    """Answer to a request that may still be running.
 
     Args:
-        wait: Waits for at most the given seconds (`None`: no limit) and returns the answer.
+        wait: Function that waits for at most the given seconds (`None`: no limit) and returns the answer.
     """
 
     def __init__(self, wait: Callable[[float | None], Answer]) -> None:
@@ -181,7 +181,7 @@ class Pending(Generic[Answer]):
 
     @classmethod
     def of(cls, answer: Answer) -> Pending[Answer]:
-        """Return an answer that is there."""
+        """Return a `Pending` of an answer that is available."""
         return cls(lambda timeout_s: answer)
 
     def wait(self, timeout_s: float | None = None) -> Answer:
@@ -196,12 +196,12 @@ class Pending(Generic[Answer]):
 class Engine(ABC):
     """Interface between the fleet and the code that runs its sub-environments.
 
-    Only steps may be under way while other requests are made, and only steps of other rows. An engine raises
+    Only steps may be pending when another request is made, and only steps of other rows. An engine raises
     `InvalidArgument` before it changes anything.
 
     Attributes:
         traits: Description and abilities of the engine.
-        copy: Whether returned arrays are the caller's own.
+        copy: True if returned arrays are copies; False if later steps overwrite them.
     """
 
     traits: Traits
@@ -209,7 +209,7 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self, actions: Any) -> StepResult:
-        """Step every sub-environment once: check the actions, step, copy the results, build the infos."""
+        """Check the actions, step every sub-environment once, and return the results with infos."""
 
     @abstractmethod
     def send(self, actions: Any, rows: Rows | None = None) -> None:
@@ -221,7 +221,7 @@ class Engine(ABC):
 
         Args:
             count: Number of steps to wait for; if more have finished, the ones that were sent, or finished, first.
-            rows: Rows to wait for instead, in the order of the result. Without both: all, in order.
+            rows: Rows to wait for instead, in the order of the result. By default all rows, in order.
             timeout_s: Timeout in seconds.
 
         Raises:
@@ -230,7 +230,7 @@ class Engine(ABC):
 
     @abstractmethod
     def submit(self, request: Request[Answer]) -> Pending[Answer]:
-        """Start a request. An engine that has nothing to wait for carries it out before it returns."""
+        """Start a request. A synchronous engine does all work here."""
 
     @abstractmethod
     def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
@@ -238,22 +238,22 @@ class Engine(ABC):
 
     @abstractmethod
     def episodes(self) -> EpisodeStatus:
-        """Return the present state of every episode, on the host."""
+        """Return the current state of every episode, in host memory."""
 
     @abstractmethod
     def ended_episodes(self) -> EndedEpisodes:
-        """Return the episodes that ended in the last step, on the host; valid only if any did."""
+        """Return the episodes that ended in the last step, in host memory; valid only if any did."""
 
     @abstractmethod
     def look(self, *, stacks: bool = False) -> FleetStats:
-        """Return statistics; may be called from any thread, also while another one is in the fleet."""
+        """Return statistics. Any thread may call this at any time."""
 
     @abstractmethod
     def close(self, timeout_s: float) -> list[Failure]:
-        """Release everything, by force after `timeout_s`, and return what sub-environments raised; idempotent."""
+        """Release all resources, by force after `timeout_s`; return the exceptions of sub-environments; idempotent."""
 
     def abort(self) -> None:
-        """End work that is under way by force, if that is possible; from any thread."""
+        """Abort pending work by force, if that is possible. Any thread may call this."""
         return
 
     def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Any:
@@ -268,15 +268,15 @@ class Engine(ABC):
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether what is under way may never finish, so that a reset of all may replace it."""
+        """Return whether pending steps may never finish, so that a reset of all rows discards them."""
         return False
 
     def state_after(self, error: BaseException) -> Lifecycle | None:
-        """Return the state of the fleet after a request that raised `error`; `None` if the state is what it was."""
+        """Return the state of the fleet after a request that raised `error`; `None` if it is unchanged."""
         return None if isinstance(error, _HARMLESS) else Lifecycle.TORN
 
     def describe(self) -> str:
-        """Return where the sub-environments are, for the fleet's `repr`."""
+        """Return a description of the engine for the fleet's `repr`."""
         return self.traits.plan.describe()
 
 

@@ -4,7 +4,8 @@ Problem. Rewards are summed in every step of every fleet, so this is on the hot 
 must be right for partial steps, resets of some rows, restored states and every autoreset mode.
 
 What does not work. Adding 1 to an array of lengths, and searching flags with `any` and `flatnonzero`, is an array
-operation each (1 µs), in steps in which nothing ends. Indexing arrays with a list of one or two rows costs as much.
+operation each (1 µs), even in steps in which nothing ends. Indexing arrays with a list of one or two rows costs as
+much.
 
 Solution. A length is the difference of two counts of steps, so that a step of all rows is one increment. Flags are
 searched as bytes. Rows whose episodes end or begin are handled one by one through memory views. The episodes that ended
@@ -27,13 +28,13 @@ _TRUE = b"\x01"
 
 
 class EpisodeStatus(NamedTuple):
-    """Present state of every sub-environment's episode; new arrays of shape `(num_envs,)`.
+    """Current state of every sub-environment's episode; new arrays of shape `(num_envs,)`.
 
     Attributes:
         ids: Number of the episode, unique in the fleet, int64; -1 before the first reset.
-        returns: Sum of rewards so far, float64, `(num_envs, k)` if rewards are vectors. After an end it stays until the
-            next episode begins.
-        lengths: Steps so far, int64. After an end it stays until the next episode begins.
+        returns: Sum of rewards so far, float64, `(num_envs, k)` if rewards are vectors. It is kept after the end until
+            the next episode begins.
+        lengths: Steps so far, int64, kept after the end until the next episode begins.
         ended: Episodes that have ended and await a reset, bool.
     """
 
@@ -88,7 +89,7 @@ class EpisodeStats:
 
     Args:
         num_envs: Number of sub-environments.
-        autoreset_mode: Decides when an ended episode is followed by the next one.
+        autoreset_mode: Time of the reset after the end of an episode.
 
     Attributes:
         over: Rows whose episodes have ended and await a reset.
@@ -121,12 +122,12 @@ class EpisodeStats:
         return ended
 
     def status(self) -> EpisodeStatus:
-        """Return the present state of every episode."""
+        """Return the current state of every episode."""
         ids = np.maximum(np.arange(self._num_envs) + (self._counts - 1) * self._num_envs, -1)
         return EpisodeStatus(ids, self._returns.copy(), self._ticks - self._born, self.ended)
 
     def ended_episodes(self) -> EndedEpisodes:
-        """Return the episodes that ended in the last step, before the next step or reset of these rows."""
+        """Return the episodes that ended in the last step; valid until the next step or reset of these rows."""
         places, rows = (np.array(which, np.int64) for which in self._last_ended)
         counts = self._counts[rows] - 1 - self._is_same_step
         if self._is_same_step:
@@ -152,7 +153,7 @@ class EpisodeStats:
     def on_step(
         self, rewards: NDArray[np.float64], flags: NDArray[np.bool_], rows: NDArray[np.int64] | None = None
     ) -> list[int] | None:
-        """Add a step of all sub-environments, or of different `rows`.
+        """Add a step of all sub-environments, or of some `rows`, each once.
 
         Args:
             rewards: float64 `(K,)`, or `(K, k)` if rewards are vectors.
@@ -160,7 +161,7 @@ class EpisodeStats:
             rows: Sub-environments that stepped; `None` for all in order.
 
         Returns:
-            Ascending places in the arrays of the step whose episodes ended; `None` if none did.
+            Indices of ended episodes in the arrays of the step, ascending; `None` if none ended.
         """
         if rows is None:
             self._ticks += 1

@@ -1,4 +1,4 @@
-"""The fleet: many sub-environments as one `gymnasium.vector.VectorEnv`, whatever engine carries them."""
+"""`Fleet`: a `gymnasium.vector.VectorEnv` of many sub-environments, on any backend."""
 
 from __future__ import annotations
 
@@ -50,27 +50,28 @@ _WHOLE = (Lifecycle.NEW, Lifecycle.READY, Lifecycle.TORN)  # what a reset of all
 
 
 class Fleet(VectorEnv[Any, Any, Any]):
-    """Many sub-environments as one; made by `envfleet.make`, `envfleet.connect` and `envfleet.adopt`.
+    """Vectorized environment, made by `envfleet.make`, `envfleet.connect` or `envfleet.adopt`.
 
-    One thread at a time may call it. Only `stats`, `stacks` and `close(terminate=True)` may be called from another one.
+    Call it from one thread at a time. Only `stats`, `stacks` and `close(terminate=True)` may be called from others.
 
     Args:
-        engine: What carries out requests; the fleet closes it.
+        engine: Engine that runs the sub-environments; the fleet closes it.
         batch_size: Rows that `recv` waits for, from 1 to `num_envs`; all by default.
 
     Attributes:
-        num_envs: How many sub-environments.
-        single_observation_space: Of one sub-environment.
-        single_action_space: Of one sub-environment.
-        observation_space: Batched.
-        action_space: Batched.
-        reward_space: Of one sub-environment, a Box, if its rewards are vectors, as in MO-Gymnasium; else `None`.
-        metadata: Of the environment, with the autoreset mode.
+        num_envs: Number of sub-environments.
+        single_observation_space: Observation space of one sub-environment.
+        single_action_space: Action space of one sub-environment.
+        observation_space: Batched observation space.
+        action_space: Batched action space.
+        reward_space: Reward space of one sub-environment, a Box, if rewards are vectors, as in MO-Gymnasium; else
+            `None`.
+        metadata: Metadata of the environment, with the autoreset mode.
         spec: Gymnasium's spec, or `None`.
-        render_mode: How sub-environments render.
-        autoreset_mode: When an ended episode is followed by the next one.
+        render_mode: Render mode of the sub-environments.
+        autoreset_mode: Time of the reset after the end of an episode.
         batch_size: Rows that `recv` waits for.
-        engine: What carries out requests; what only it has is read there, such as `params` of a kernel.
+        engine: Engine that runs the sub-environments; has the attributes of its backend, such as `params` of a kernel.
     """
 
     def __init__(self, engine: Engine, batch_size: int | None = None) -> None:
@@ -107,14 +108,14 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
         Args:
             seed: An int gives sub-environment `i` the seed `seed + i`; a list has one seed, or `None`, for each.
-            options: Handed to the sub-environments: one dict for all, or a list of one dict or `None` for each. A dict
+            options: Options of the sub-environments: one dict for all, or a list with a dict or `None` for each. A dict
                 may have `"reset_mask"`, a bool array `(num_envs,)`.
 
         Returns:
             Observations of all sub-environments, and infos.
 
         Raises:
-            InvalidArgument: Seeds, mask or options do not fit; nothing was reset.
+            InvalidArgument: Seeds, mask or options are invalid; nothing was reset.
             SubEnvError: A sub-environment raised.
             WorkerDied: A worker ended.
         """
@@ -136,7 +137,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         return Reset(rows, seeds, options)
 
     def _show_reset(self, request: Reset, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return observations and infos of all rows after a reset of some."""
+        """Return observations and infos of all rows after a reset."""
         if request.rows is not None:
             infos = scatter_infos([(infos, request.rows)], self.num_envs)
         return self.engine.observe(), infos
@@ -147,25 +148,25 @@ class Fleet(VectorEnv[Any, Any, Any]):
         seeds: Sequence[int | None] | NDArray[np.integer[Any]] | None = None,
         options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset some sub-environments; others may be under way meanwhile.
+        """Reset some sub-environments, while steps of others may be pending.
 
         Args:
-            indices: Which ones, each once.
-            seeds: One seed or `None` for each of them.
-            options: One dict for all of them, or one dict or `None` for each.
+            indices: Indices of the sub-environments, each once.
+            seeds: A seed or `None` for each of them.
+            options: One dict for all of them, or a dict or `None` for each.
 
         Returns:
-            Their observations and infos, a row for each index.
+            Observations and infos, one row per index.
 
         Raises:
-            InvalidArgument: Indices, seeds or options do not fit; nothing was reset.
-            CallPending: Some of them are under way.
+            InvalidArgument: Indices, seeds or options are invalid; nothing was reset.
+            CallPending: Steps of some of them are pending.
         """
         rows = check_rows(indices, self.num_envs)
         check_options(options, len(rows))
-        given = check_seeds(seeds, len(rows), one_for_all=False, per="indices")
+        checked_seeds = check_seeds(seeds, len(rows), one_for_all=False, per="indices")
         is_whole = np.array_equal(rows, np.arange(self.num_envs))
-        request = Reset(None if is_whole else rows, given, options)
+        request = Reset(None if is_whole else rows, checked_seeds, options)
         infos = self._reset("reset_envs()", request, _READY, Lifecycle.PENDING)
         return self.engine.observe(rows), infos
 
@@ -191,11 +192,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
             Rewards are float64 `(num_envs,)`, or `(num_envs, k)` of the dtype of the environment's `reward_space`.
 
         Raises:
-            InvalidArgument: The actions do not fit; nothing was stepped.
+            InvalidArgument: The actions are invalid; nothing was stepped.
             SubEnvError: A sub-environment raised; the message names it and its worker.
             WorkerDied: A worker ended.
-            StepTimeout: A sub-environment overran `step_timeout_s`.
-            ResetNeeded: Not reset yet, or an episode has ended and autoreset is `DISABLED`.
+            StepTimeout: A sub-environment exceeded `step_timeout_s`.
+            ResetNeeded: The fleet was never reset, or an episode has ended and autoreset is `DISABLED`.
         """
         if not self._lock.acquire(False):
             refuse_busy("step()")
@@ -214,14 +215,14 @@ class Fleet(VectorEnv[Any, Any, Any]):
             self._lock.release()
 
     def rollout(self, policy: Any, num_steps: int, *, seed: int | None = None, out: Rollout | None = None) -> Rollout:
-        """Step every sub-environment `num_steps` times; in one compiled call if the fleet is one of kernels.
+        """Step every sub-environment `num_steps` times; kernels do it in one compiled call.
 
         Args:
             policy: `"random"`, actions `(T, N, …)`, or a callable that takes a batch of observations and returns
                 actions. A kernel also takes a network (`envfleet.kernels.MLP`), which is compiled.
-            num_steps: T.
-            seed: Of what the policy draws, from 0 to 2**32 - 1; `None` draws one.
-            out: Earlier rollout of the same form; its arrays are reused.
+            num_steps: Number of steps, T.
+            seed: Seed of the policy's random numbers, from 0 to 2**32 - 1; `None` draws one.
+            out: Earlier rollout of the same shape; its arrays are reused.
 
         Returns:
             The steps as arrays `(T, N, …)`.
@@ -236,11 +237,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
         Args:
             actions: One action per sub-environment that steps, batched.
-            env_indices: Which ones, in the order of `actions`; all by default. None of them may be under way.
+            env_indices: Sub-environments to step, in the order of `actions`; all by default.
 
         Raises:
-            InvalidArgument: Actions or indices do not fit, or the engine steps only all at once; nothing was sent.
-            CallPending: Some of them are under way already.
+            InvalidArgument: Actions or indices are invalid, or the engine has no partial steps; nothing was sent.
+            CallPending: Steps of some of them are pending already.
         """
         with self._hold("send()", Lifecycle.READY, Lifecycle.PENDING):
             rows = None if env_indices is None else check_rows(env_indices, self.num_envs)
@@ -263,16 +264,16 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """Wait until sub-environments have stepped.
 
         Args:
-            timeout_s: How long to wait.
-            env_indices: Which ones to wait for; by default for the first `batch_size`, or all that are under way if
-                those are fewer.
+            timeout_s: Timeout in seconds.
+            env_indices: Sub-environments to wait for; by default the first `batch_size` that finish, or all pending
+                ones if those are fewer.
 
         Returns:
-            A row for each of them; `env_indices` of the batch says which is which.
+            One row per sub-environment; `env_indices` of the batch has their indices.
 
         Raises:
-            InvalidArgument: The time or the indices do not fit; what is under way stays so.
-            NothingPending: Nothing is under way.
+            InvalidArgument: The timeout or the indices are invalid; pending steps stay pending.
+            NothingPending: No step is pending.
             CallTimeout: `timeout_s` passed; nothing is lost, call it again.
         """
         with self._hold("recv()", Lifecycle.PENDING):
@@ -323,8 +324,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """Set an attribute of every sub-environment, on the outermost wrapper that has it.
 
         Args:
-            name: Of the attribute.
-            values: A list or tuple of one value each, or one value for all.
+            name: Name of the attribute.
+            values: A list or tuple with one value for each, or one value for all.
         """
         check_name("set_attr()", name)
         if isinstance(values, (list, tuple)) and len(values) != self.num_envs:
@@ -338,20 +339,20 @@ class Fleet(VectorEnv[Any, Any, Any]):
     def apply(
         self, function: Callable[..., Any], *args: Any, indices: Indices | None = None, **kwargs: Any
     ) -> list[Any]:
-        """Run `function(sub_env, *args, **kwargs)` for some sub-environments, where they live.
+        """Run `function(sub_env, *args, **kwargs)` for some sub-environments, in their worker.
 
         Args:
-            function: Must pickle if they live in other processes; lambdas do.
-            *args: For the function.
-            indices: Which sub-environments; all by default.
-            **kwargs: For the function.
+            function: Function to run; with backends in other processes it must pickle (lambdas do).
+            *args: Arguments of the function.
+            indices: Indices of the sub-environments; all by default.
+            **kwargs: Keyword arguments of the function.
 
         Returns:
-            One value for each.
+            One result for each.
 
         Raises:
-            InvalidArgument: `function` is not callable, or indices do not fit.
-            SubEnvError: It raised in a sub-environment.
+            InvalidArgument: `function` is not callable, or `indices` are invalid.
+            SubEnvError: The function raised in a sub-environment.
         """
         with self._hold("apply()", Lifecycle.NEW, _READY):
             self._require(self.engine.traits.has_objects, "apply()", _NO_OBJECTS)
@@ -362,26 +363,26 @@ class Fleet(VectorEnv[Any, Any, Any]):
             return list(values)
 
     def render(self) -> tuple[Any, ...] | None:
-        """Render every sub-environment; one frame each, as its `render_mode` says."""
+        """Render every sub-environment with its `render_mode`; returns one frame each."""
         with self._hold("render()", _READY):
             frames = self._run(Call("render"))
             return tuple(frames)
 
     @property  # type: ignore[misc]  # as SyncVectorEnv has it
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # the same
-        """The generator of every sub-environment; copies if those live elsewhere."""
+        """The generator of every sub-environment; copies if they are in other processes."""
         return self.get_attr("np_random")
 
     @property
     def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]  # as above
-        """The seed that the generator of every sub-environment was last given."""
+        """The last seed of every sub-environment's generator."""
         return self.get_attr("np_random_seed")
 
     def get_state(self, indices: Indices | None = None) -> Any:
         """Save sub-environments in the middle of their episodes, with their wrappers and generators.
 
         Returns:
-            An opaque value with one entry per sub-environment; it can be indexed by row.
+            An opaque value with one entry per sub-environment, which can be indexed.
 
         Raises:
             SubEnvError: A sub-environment cannot be saved; its cause is `StateUnsupported` if it neither pickles nor
@@ -392,14 +393,14 @@ class Fleet(VectorEnv[Any, Any, Any]):
             return self._run(GetState(None if indices is None else check_rows(indices, self.num_envs)))
 
     def set_state(self, states: Any, indices: Indices | None = None) -> Any:
-        """Bring saved sub-environments back; they continue exactly as they would have.
+        """Restore saved sub-environments; they continue exactly as they would have.
 
         Args:
-            states: From `get_state`, one per sub-environment to restore.
-            indices: Which ones; all by default.
+            states: States from `get_state`, one per sub-environment to restore.
+            indices: Indices of the sub-environments; all by default.
 
         Returns:
-            Their last observations.
+            Their last observations, batched.
         """
         rows = None if indices is None else check_rows(indices, self.num_envs)
         with self._hold("set_state()", *((_READY,) if rows is not None and len(rows) < self.num_envs else _WHOLE)):
@@ -447,7 +448,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     @property
     def final_observations(self) -> Any:
-        """Last observations of the episodes that ended in the last step (`SAME_STEP`), batched as observations are.
+        """Last observations of the episodes that ended in the last step (`SAME_STEP`), batched.
 
         Only rows whose episode ended are meaningful.
         """
@@ -459,11 +460,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
         return self.engine.observe(final=True)
 
     def stats(self) -> FleetStats:
-        """Return what the fleet did so far, and where the time went; from any thread."""
+        """Return statistics of the fleet so far. Any thread may call this."""
         return self.engine.look()
 
     def stacks(self) -> dict[int, str]:
-        """Return the Python stack of every worker now, by worker; from any thread, also while workers are stuck."""
+        """Return the Python stack of every worker, by its index. Any thread may call this, even if workers hang."""
         if self._state is Lifecycle.CLOSED:
             refuse("stacks()", self._state, None)
         self._require(self.engine.traits.has_stacks, "stacks()", "which runs no Python here; see stats()")
@@ -479,7 +480,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     @contextlib.contextmanager
     def _hold(self, call: str, *allowed: Lifecycle) -> Iterator[None]:
-        """Keep other threads out of a call that is possible in the states `allowed`."""
+        """Lock the fleet for a call that is valid in the states `allowed`."""
         if not self._lock.acquire(False):
             refuse_busy(call)
         try:
@@ -490,11 +491,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
             self._lock.release()
 
     def _advise(self) -> str:
-        """Return how to finish what is under way."""
+        """Return advice on how to finish the pending steps."""
         return "call recv() until it returned them all"
 
     def _require(self, is_there: bool, call: str, refusal: str) -> None:
-        """Refuse a call that the engine cannot carry out."""
+        """Raise an error for a call that the engine does not support."""
         if not is_there:
             raise InvalidArgument(f"{call} with backend {self.plan.backend!r}, {refusal}")
 
@@ -504,11 +505,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
             raise CallPending(f"{call}: sub-environments {busy} are under way: {self._advise()}")
 
     def _run(self, request: Request[Answer], after: Lifecycle | None = None) -> Answer:
-        """Carry out a request; `after` is the state that it leads to, if another one."""
+        """Run a request; `after` is the state that it leads to, if it changes."""
         return self._guard(lambda: self.engine.submit(request).wait(), after)
 
     def _guard(self, work: Callable[[], Result], after: Lifecycle | None = None) -> Result:
-        """Do something with the engine; the fleet is torn while it lasts, so that an interruption leaves it so."""
+        """Run `work`; meanwhile the state is `TORN`, which stays if the work is interrupted."""
         before, self._state = self._state, _TORN
         try:
             if after is _READY:  # of all: whatever was under way ends here
@@ -521,7 +522,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         return result
 
     def _note(self, error: BaseException, before: Lifecycle) -> None:
-        """Enter the state that a failed request leaves behind."""
+        """Set the state after a failed request."""
         state = self.engine.state_after(error)
         if state is Lifecycle.BROKEN:
             self._failure = error
@@ -530,15 +531,15 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self._state = state or before
 
     def close(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
-        """Close every sub-environment and end the workers; idempotent.
+        """Close every sub-environment and stop the workers; idempotent.
 
         Args:
-            timeout: Seconds for sub-environments to close; workers that take longer are ended by force.
-            terminate: Whether to end the workers at once.
-            **kwargs: Accepted as Gymnasium does.
+            timeout: Seconds for sub-environments to close; workers that take longer are killed.
+            terminate: If True, kill the workers at once.
+            **kwargs: Ignored, as in Gymnasium.
 
         Raises:
-            SubEnvError: A sub-environment raised while closing; everything is released nevertheless.
+            SubEnvError: A sub-environment raised while closing; all resources are released anyway.
         """
         if timeout is not None:
             check_seconds("timeout", timeout, is_positive=False)
@@ -571,19 +572,19 @@ class Fleet(VectorEnv[Any, Any, Any]):
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> Never:
         """Refuse to be copied or pickled."""
         raise InvalidArgument(
-            f"{self!r} can be neither copied nor pickled, because its workers answer only this one: make another fleet "
-            "where it is needed and bring it to the same state with set_state(fleet.get_state())"
+            f"{self!r} can be neither copied nor pickled, because its workers belong to this process: make another "
+            "fleet where it is needed and restore its state with set_state(fleet.get_state())"
         )
 
     def __del__(self) -> None:
-        """Warn about a fleet that was not closed; the engine's finalizer releases what it holds."""
+        """Warn about a fleet that was not closed; the engine's finalizer releases its resources."""
         if getattr(self, "_state", Lifecycle.CLOSED) is not Lifecycle.CLOSED and self.engine.traits.is_bound_to_process:
             warnings.warn(
                 f"{self!r} was not closed: call close() or use `with`", ResourceWarning, stacklevel=2, source=self
             )
 
     def _disown(self) -> None:
-        """Become unusable in a fork of the process that made this fleet, and leave its workers alone."""
+        """Make this fleet unusable in a fork of its process, without touching its workers."""
         self._state, self._lock = Lifecycle.BROKEN, threading.RLock()
         self._failure = FleetBroken(
             f"this fleet belongs to process {os.getppid()}, of which {os.getpid()} is a fork: make a fleet here"

@@ -1,8 +1,8 @@
 """Infos of sub-environments in Gymnasium's dict-of-arrays form, built column by column.
 
 The form is that of `gymnasium.vector.VectorEnv._add_info`: under each key an array with one entry per sub-environment,
-and under `_key` a mask of those that gave one. Where Gymnasium would lose a value (an int array that is handed a float,
-arrays of unlike shapes) the array is promoted, or becomes an array of objects.
+and under `_key` a mask of those that reported it. Where Gymnasium would lose a value (a float in an int array, arrays
+of different shapes), the array is promoted or becomes an array of objects.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 SparseInfos: TypeAlias = list[tuple[int, dict[str, Any]]]
-"""Non-empty infos as (row, info). A row may come twice: its infos are merged in that order."""
+"""Non-empty infos as (row, info). Infos of a row that occurs twice are merged in that order."""
 
 Columns: TypeAlias = dict[str, tuple[Sequence[int], list[Any]]]
-"""Transposed infos: for each key the rows that gave a value, and the values."""
+"""Transposed infos: for each key the rows that have it, and their values."""
 
 Dense: TypeAlias = dict[str, tuple[NDArray[Any], NDArray[np.bool_], type]]
 """Finished columns: for each key its array, its mask, and the type of its values, `object` if they have several."""
@@ -34,10 +34,10 @@ _EXACT = 2**53  # above this float64 cannot represent all integers
 
 
 def own_info(info: dict[str, Any]) -> dict[str, Any]:
-    """Copy an info so deeply that its sub-environment can no longer change it.
+    """Copy an info deeply, so that its sub-environment can no longer change it.
 
     Many environments return the same dict, or the same array, on every step. Values are copied at any depth.
-    Environments, objects with a `__del__`, and what cannot be copied are shared.
+    Environments, objects with a `__del__`, and objects that cannot be copied are shared.
     """
     return {key: value if type(value) in _ATOMS else _own(value) for key, value in info.items()}
 
@@ -74,9 +74,9 @@ def batch_infos(
 ) -> dict[str, Any]:
     """Merge infos into Gymnasium's dict-of-arrays form.
 
-    Numbers make typed arrays, zero where nothing was given; arrays of one shape are stacked; dicts are merged alike at
-    any depth; everything else, and `"final_obs"` always, makes arrays of objects, `None` where nothing was given.
-    Different number types are promoted; values that share no type make an array of objects.
+    Numbers become typed arrays, zero where a value is missing. Arrays of one shape are stacked. Dicts are merged in the
+    same way at any depth. Everything else, and always `"final_obs"`, becomes an array of objects, `None` where a value
+    is missing. Different number types are promoted; values without a common type become an array of objects.
 
     Args:
         num_envs: Leading dimension of all arrays.
@@ -85,7 +85,8 @@ def batch_infos(
         order: Keys that come first, in this order; then sparse keys, in the order of their rows, and dense ones.
 
     Returns:
-        The arrays, each with its mask under `_key`. All are new; arrays of objects hold what the infos hold.
+        The arrays, each with its mask under `_key`. All are new, but objects in arrays of objects are those of
+        `sparse`.
 
     Examples:
         >>> batch_infos(3, [(0, {"lives": 2}), (2, {"lives": 2.5})])
@@ -104,8 +105,8 @@ def scatter_infos(parts: Sequence[tuple[Mapping[str, Any], NDArray[np.int64]]], 
     """Merge batched infos of different rows.
 
     Args:
-        parts: Infos, and the row in the result of each of their rows.
-        size: Rows of the result.
+        parts: Batched infos, and for each of their rows its row in the result.
+        size: Number of rows of the result.
     """
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(name for infos, _ in parts for name in infos):
@@ -172,7 +173,7 @@ def _collect(sparse: Iterable[tuple[int, dict[str, Any]]]) -> Columns:
 
 
 def _assemble(num_envs: int, columns: Columns, dense: Dense, order: Iterable[Any] = ()) -> dict[str, Any]:
-    """Build the arrays and masks of all columns, and add those that are finished already."""
+    """Build the arrays and masks of all columns, and add the `dense` ones."""
     infos: dict[str, Any] = {}
     masks: dict[str, NDArray[np.bool_]] = {}
     last: Sequence[int] | None = None
@@ -199,7 +200,7 @@ def _assemble(num_envs: int, columns: Columns, dense: Dense, order: Iterable[Any
 
 
 def _build_column(num_envs: int, key: str, indices: Sequence[int] | None, values: list[Any]) -> Any:
-    """Build what stands under one key; `indices=None` means one value for each in turn."""
+    """Build the array of one key; `indices=None` means one value per row."""
     if key == "final_obs":
         return _build_objects(num_envs, indices, values)
     kinds = set(map(type, values))
@@ -255,7 +256,7 @@ def _build_objects(num_envs: int, indices: Sequence[int] | None, values: list[An
 
 
 def _promote(dtypes: list[np.dtype[Any]]) -> np.dtype[Any] | None:
-    """Return the type that holds values of all `dtypes` without changing what they are, if there is one."""
+    """Return a common dtype that represents values of all `dtypes`, if there is one."""
     families = {"n" if dtype.kind in "iufc" else dtype.kind for dtype in dtypes}
     if len(families) > 1:
         return None

@@ -1,7 +1,7 @@
 """Layout of a space in arrays: one array per leaf of a fixed shape, one list of objects per other leaf.
 
-Each part knows the form of its own values only and hands the rest to its children. A new type of space needs a function
-registered with `plan`; nothing here has to change.
+Each node handles the structure of its values and delegates the parts to its children. To support a new type of space,
+register a function with `plan`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SEQUENCES = (tuple, list, np.ndarray)  # named, because `tuple | list` builds a
 
 
 class SpaceNode(abc.ABC):
-    """One node of a space: knows its own values' shape and hands the rest to its children."""
+    """Node of a space: handles the structure of its values and delegates the parts to its children."""
 
     @abc.abstractmethod
     def writer(self, arrays: Arrays, objects: Objects) -> Writer:
@@ -209,7 +209,7 @@ def _join(columns: Iterable[Columns]) -> Columns:
 
 
 def _describe(value: Any) -> str:
-    """Say what a value is: `is None`, `is a tuple of length 3`, `is an array of shape (2,)`."""
+    """Describe a value: `is None`, `is a tuple of length 3`, `is an array of shape (2,)`."""
     if value is None:
         return "is None"
     if isinstance(value, np.ndarray):
@@ -221,7 +221,7 @@ def _describe(value: Any) -> str:
 
 @dataclasses.dataclass
 class Inventory:
-    """Collects what `plan` finds on its way through a space."""
+    """Leaves of a space, collected by `plan`."""
 
     leaves: list[Leaf] = dataclasses.field(default_factory=list)
     num_objects: int = 0
@@ -269,15 +269,15 @@ class SpaceLayout:
 
     Args:
         space: The space of a single value.
-        is_checked: Whether `reader` refuses numbers that a `Discrete` space does not hold.
-        takes_more_keys: Whether `writer` ignores keys that a `Dict` space lacks.
+        is_checked: If True, `reader` raises an error for numbers outside of a `Discrete` space.
+        takes_more_keys: If True, `writer` ignores keys that are not in a `Dict` space.
 
     Attributes:
         space: The space of a single value.
         leaves: The fixed-shape leaves, depth-first in the space's own order; leaf `k` lives in `arrays[k]`, of shape
             `(n, *leaf.shape)` and dtype `leaf.dtype`.
-        num_objects: How many leaves travel as objects, each in a list of `n` values.
-        is_array: Whether a batch is one array: the space has one leaf, of a fixed shape, and no nesting.
+        num_objects: Number of leaves sent as objects, each in a list of `n` values.
+        is_array: True if a batch is one array: the space has one leaf, of a fixed shape, and no nesting.
 
     >>> from gymnasium.spaces import Box, Dict, Discrete
     >>> space = Dict({"camera": Box(0, 255, (2, 2), np.uint8), "goal": Discrete(3)})
@@ -314,22 +314,22 @@ class SpaceLayout:
         return self._root.writer(arrays, objects)
 
     def buffers(self, arrays: Arrays) -> list[memoryview] | None:
-        """Return one buffer per row to assign values to, faster than `writer`, where the space allows that.
+        """Return one buffer per row; assigning to it is faster than `writer`. `None` if the space has no such buffers.
 
-        An assignment raises one of `MISFIT` for a value that only `writer` can store or refuse.
+        An assignment raises one of `MISFIT` for a value that `writer` has to store or reject.
         """
         return None if self._single is None else row_buffers(self._single, arrays[0])
 
     def reader(self, arrays: Arrays, objects: Objects = (), n: int | None = None) -> list[Any]:
-        """Return one value per row, in the form Gymnasium hands to a sub-environment; all of them copies.
+        """Return one value per row, in the form that Gymnasium passes to a sub-environment; all are copies.
 
         Args:
             arrays: One array per leaf.
             objects: One list per object leaf.
-            n: How many rows there are; needed only for a space without leaves, such as `Dict({})`.
+            n: Number of rows; needed only for a space without leaves, such as `Dict({})`.
 
         Raises:
-            InvalidArgument: A number is not in a `Discrete` space, where looking it up finds that at no cost.
+            InvalidArgument: A number is outside of a `Discrete` space; checked only where that costs no time.
         """
         if self._single is not None:
             array = arrays[0]
@@ -352,18 +352,18 @@ class SpaceLayout:
         return self._root.batch(arrays, objects)
 
     def unbatch(self, batched: Any, n: int) -> Columns:
-        """Check actions, a batched value of `n` rows, and take it apart; the inverse of `batch`.
+        """Check batched actions of `n` rows and split them into leaves; the inverse of `batch`.
 
         Args:
             batched: Gymnasium's batched form: an array, list or CPU tensor; a dict or tuple of those; a tuple of `n`
                 values for a space without a fixed shape. A dict space also takes a sequence of `n` dicts.
-            n: How many rows it must have.
+            n: Expected number of rows.
 
         Returns:
-            One array per leaf, which is the given one where that fits, and one list per object leaf.
+            One array per leaf, without a copy where possible, and one list per object leaf.
 
         Raises:
-            InvalidArgument: Wrong structure, shape or dtype, NaN, or numbers that a discrete space does not hold.
+            InvalidArgument: Wrong structure, shape or dtype, NaN, or numbers outside of a discrete space.
         """
         leaf = self._single
         if leaf is None:
@@ -404,7 +404,7 @@ def _with_ints(value: Any, space: gymnasium.Space[Any]) -> Any:
 
 
 class _Scalars(dict[int, Any]):
-    """The scalars of a leaf by their values; finding one that was made before takes less than making it."""
+    """Cache of the scalars of a leaf by value; a lookup is faster than a new scalar."""
 
     def __init__(self, leaf: Leaf, is_checked: bool) -> None:
         self._leaf, self._is_checked = leaf, is_checked

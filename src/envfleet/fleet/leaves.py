@@ -1,4 +1,4 @@
-"""Fixed-shape leaves of a space: what fits into one, how a value is written, and what to say when it does not fit."""
+"""Fixed-shape leaves of a space: checks of values, writing them to arrays, and error messages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from envfleet.errors import EnvfleetError, InvalidArgument, ObservationError
 
 ArraySpace: TypeAlias = spaces.Box | spaces.Discrete[Any] | spaces.MultiDiscrete | spaces.MultiBinary
-"""The spaces whose values are arrays of one shape and dtype."""
+"""Spaces of arrays with one shape and dtype."""
 
 
 class Range:
-    """For each number of a value, how many integers it may be, counted from which.
+    """Range of each number of a discrete value.
 
     Args:
-        low: The least ones, of the shape of one value, or broadcast to it.
-        count: Number of leaves of each type.
-        dtype: The values' own, of integers.
+        low: Minima, of the shape of one value, or broadcast to it.
+        count: Numbers of allowed integers, of the same shape.
+        dtype: Integer dtype of the values.
     """
 
     def __init__(self, low: Any, count: Any, dtype: np.dtype[Any]) -> None:
@@ -39,11 +39,11 @@ class Range:
         return inside
 
     def holds(self, array: NDArray[Any]) -> bool:
-        """Return whether all of `array`, of the range's own dtype and any leading dimensions, is in range."""
+        """Return whether all values of `array`, of the range's dtype and any leading dimensions, are in range."""
         return bool(np.logical_and.reduce(self._inside(array), axis=None))
 
     def rows_outside(self, array: NDArray[Any]) -> list[int]:
-        """Rows of `array`, `(n, *shape)`, that are not in range."""
+        """Return the rows of `array`, `(n, *shape)`, that are out of range."""
         rows: list[int] = np.flatnonzero(~self._inside(array).reshape(len(array), -1).all(axis=1)).tolist()
         return rows
 
@@ -52,7 +52,7 @@ class Range:
 
 
 def range_of(space: ArraySpace) -> Range | None:
-    """Return the range of a discrete space; `None` for a `Box`, whose bounds environments use to clip."""
+    """Return the range of a discrete space; `None` for a `Box`, because environments clip to its bounds."""
     if isinstance(space, spaces.Discrete):
         return Range(space.start, space.n, np.dtype(space.dtype))
     if isinstance(space, spaces.MultiDiscrete):
@@ -76,14 +76,14 @@ def label(name: str, path: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-    """Description of a value that does not fit.
+    """Words of the error message for a value that does not match its space.
 
     Attributes:
-        error: What to raise.
-        value: What the value is called.
-        space: What its space is called.
-        advice: What to do.
-        tuple_advice: What to do where a tuple is expected.
+        error: Class of the error.
+        value: Name of the value.
+        space: Name of its space.
+        advice: Advice to the user.
+        tuple_advice: Advice where a tuple is expected.
     """
 
     error: type[EnvfleetError]
@@ -100,7 +100,7 @@ ACTIONS = Wording(
     "actions",
     "action_space",
     "pass one row per sub-environment",
-    "pass one batched value per part; tuple(zip(*actions)) makes them of one tuple per sub-environment",
+    "pass one batched value per part; tuple(zip(*actions)) converts a list of one tuple per sub-environment",
 )
 
 
@@ -111,8 +111,8 @@ class Leaf:
     Attributes:
         path: Keys and indices that lead to it from the space; `()` is the space itself.
         shape: Shape of one value.
-        dtype: Its dtype.
-        space: What decides which numbers it may hold.
+        dtype: Dtype of the values.
+        space: Space of the values, whose range is checked.
     """
 
     path: Path
@@ -125,7 +125,7 @@ class Leaf:
 
     @functools.cached_property
     def allowed(self) -> Range | None:
-        """Range of its numbers, if it is checked."""
+        """Allowed range, if values are checked."""
         return range_of(self.space)
 
     def holds(self, array: NDArray[Any]) -> bool:
@@ -136,7 +136,7 @@ class Leaf:
 
     @functools.cached_property
     def castable(self) -> frozenset[np.dtype[Any]]:
-        """The usual dtypes whose values may be stored here: same kind, so float64 -> float32, never float -> int."""
+        """Common dtypes that can be cast to this one: same kind, so float64 -> float32, never float -> int."""
         return frozenset(np.dtype(code) for code in "?bhilqBHILQefdg" if np.can_cast(code, self.dtype, "same_kind"))
 
 
@@ -148,7 +148,7 @@ _minimum_of = np.minimum.reduce
 
 
 def has_nan(array: NDArray[Any]) -> bool:
-    """Say whether an array of floats holds a NaN.
+    """Return whether an array of floats contains NaN.
 
     The minimum is NaN if any value is; it needs no temporary, unlike `isnan`, and cannot overflow and warn, unlike a
     dot product.
@@ -160,7 +160,7 @@ def has_nan(array: NDArray[Any]) -> bool:
 
 
 def write_values(leaf: Leaf, array: NDArray[Any]) -> Callable[[int, Any], None]:
-    """Return `write(row, value)` for the array of one leaf, specialised to its shape and dtype."""
+    """Return `write(row, value)` for the array of one leaf, specialized for its shape and dtype."""
     if leaf.shape:
         return _write_1d(leaf, array) if len(leaf.shape) == 1 else _write_nd(leaf, array)
     if leaf.dtype.kind in "iu" and leaf.dtype.isnative:
@@ -169,7 +169,7 @@ def write_values(leaf: Leaf, array: NDArray[Any]) -> Callable[[int, Any], None]:
 
 
 def _write_slowly(leaf: Leaf, array: NDArray[Any]) -> Callable[[int, Any], None]:
-    """Take anything `numpy.asarray` understands, and explain what does not fit."""
+    """Accept anything that `numpy.asarray` converts; raise the full error message."""
 
     def write(row: int, value: Any) -> None:
         array[row] = fit(value, leaf, OBSERVATION)
@@ -219,9 +219,9 @@ def _write_1d(leaf: Leaf, array: NDArray[Any]) -> Callable[[int, Any], None]:
 
 
 def row_buffers(leaf: Leaf, array: NDArray[Any]) -> list[memoryview] | None:
-    """Return one buffer per row of a leaf's array, if values can be assigned to those as they are.
+    """Return one buffer per row of a leaf's array, if values can be assigned directly.
 
-    Such an assignment checks type and length; it raises one of `MISFIT` for what has to be written another way.
+    Assignment checks type and length; it raises one of `MISFIT` for values that `write` has to handle.
     """
     if len(leaf.shape) != 1 or leaf.dtype.itemsize == 1:  # bytes are a buffer of single bytes, but no observation
         return None
@@ -230,17 +230,17 @@ def row_buffers(leaf: Leaf, array: NDArray[Any]) -> list[memoryview] | None:
 
 
 def fit(value: Any, leaf: Leaf, wording: Wording, n: int | None = None) -> NDArray[Any]:
-    """Return a value as an array that may be stored in a leaf: its own array where possible, else a new one.
+    """Return a value as an array that can be stored in a leaf, without a copy where possible.
 
     Args:
-        value: What was given.
-        leaf: Where it goes.
-        wording: How to speak of it.
+        value: Value to convert.
+        leaf: Leaf of the value's space.
+        wording: Words of the error message.
         n: Number of rows of a batched value, which is then of the leaf's dtype, without NaN, and in range; `None` for
             a single value, of any dtype that casts.
 
     Raises:
-        EnvfleetError: `wording.error`: it does not fit.
+        EnvfleetError: The value does not match the leaf; an instance of `wording.error`.
     """
     array = value if type(value) is np.ndarray else _as_array(value, leaf, wording)
     shape = leaf.shape if n is None else (n, *leaf.shape)
@@ -261,14 +261,14 @@ def _explain_values(array: NDArray[Any], leaf: Leaf, wording: Wording) -> str:
     if leaf.allowed is None:
         rows = np.flatnonzero(np.isnan(array.reshape(len(array), -1)).any(axis=1))
         return (
-            f"{where} has NaN in rows {rows.tolist()}, expected numbers: find what made the first one, often a "
-            "learning rate too high or a division by zero"
+            f"{where} has NaN in rows {rows.tolist()}, expected numbers: find the source of the first NaN, often a "
+            "too high learning rate or a division by zero"
         )
     outside = leaf.allowed.rows_outside(array)
     more = f" (and rows {outside[1:9]})" if len(outside) > 1 else ""
     return (
         f"{where} has {array[outside[0]]} in row {outside[0]}{more}, expected {leaf.allowed} as in "
-        f"{label(wording.space, leaf.path)}: pass values that the space holds; nothing was stepped"
+        f"{label(wording.space, leaf.path)}: pass values of the space; nothing was stepped"
     )
 
 
@@ -280,7 +280,7 @@ def _as_array(value: Any, leaf: Leaf, wording: Wording) -> NDArray[Any]:
             # Python's own ints have no dtype, so any that are in range will do; nor has an empty list.
             return np.asarray(value, dtype=leaf.dtype)
     except Exception as error:  # whatever `__array__` of a stranger's type raises
-        tensor = "; of a torch tensor pass .detach().cpu().numpy()" if hasattr(value, "detach") else ""
+        tensor = "; for a torch tensor pass .detach().cpu().numpy()" if hasattr(value, "detach") else ""
         raise wording.error(
             f"{label(wording.value, leaf.path)} = {_shortened(value)} does not convert to an array "
             f"({type(error).__name__}: {error}), expected shape {leaf.shape} and dtype {leaf.dtype} for each "
@@ -301,8 +301,8 @@ def _explain_misfit(array: NDArray[Any], value: Any, shape: tuple[int, ...], lea
         return f"{where} has shape {array.shape}, expected {shape} = {meaning}: {wording.advice}"
     name = "bool" if leaf.dtype.kind == "b" else f"np.{leaf.dtype.name}"
     return (
-        f"{where} has dtype {array.dtype}, expected {leaf.dtype} = {space}.dtype, and the cast could change values: "
-        f"if that is meant, convert with .astype({name})"
+        f"{where} has dtype {array.dtype}, expected {leaf.dtype} = {space}.dtype, and a cast could change values: "
+        f"if that is intended, convert with .astype({name})"
     )
 
 

@@ -1,4 +1,4 @@
-"""The states of a fleet, and the one place that refuses a call which does not fit its state."""
+"""States of a fleet, and the errors for calls that are invalid in a state."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def refuse(call: str, state: Lifecycle, failure: BaseException | None, advice: s
         call: The call as its user wrote it, such as `"step()"`.
         state: State of the fleet.
         failure: What broke the fleet, if it is broken.
-        advice: How to finish what is under way.
+        advice: How to finish the pending steps.
     """
     if state is Lifecycle.CLOSED:
-        raise FleetClosed(f"{call} on a fleet that was closed: make a new one")
+        raise FleetClosed(f"{call} on a closed fleet: make a new one")
     if state is Lifecycle.BROKEN:
         if isinstance(failure, FleetBroken):  # it says itself what to do
             raise FleetBroken(f"{call}: {failure}")
@@ -60,10 +60,10 @@ def refuse_busy(call: str) -> NoReturn:
 
 
 def refuse_ended(ended: NDArray[np.bool_], rows: NDArray[np.int64] | None = None) -> None:
-    """Check that no episode has ended among `rows`, or all, of a fleet that does not reset by itself.
+    """Check that no episode of `rows`, or of all rows, has ended, in a fleet without autoreset.
 
     Raises:
-        ResetNeeded: Some have; the message names them.
+        ResetNeeded: Episodes have ended; the message has their rows.
     """
     found = np.flatnonzero(ended) if rows is None else rows[ended[rows]]
     if len(found):

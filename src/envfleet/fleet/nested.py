@@ -1,4 +1,4 @@
-"""Batches nested in dicts and tuples, as those of `Dict` and `Tuple` spaces are."""
+"""Operations on nested batches, such as those of `Dict` and `Tuple` spaces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def map_arrays(value: Any, function: Callable[..., Any], *others: Any) -> Any:
-    """Apply a function to every array of a nested batch, and to the arrays in the same places of others."""
+    """Apply a function to every array of a nested batch, with the arrays at the same position of `others`."""
     if isinstance(value, dict):
         return {key: map_arrays(part, function, *(other[key] for other in others)) for key, part in value.items()}
     if isinstance(value, tuple):

@@ -6,10 +6,10 @@ after an end ignores the action and only resets the row, so it is not a transiti
 
 What does not work. Learning from the returned observations joins two episodes in `SAME_STEP` and learns from resets in
 `NEXT_STEP`; shapes and dtypes are right, so nothing fails. `infos["final_obs"]` is an array of objects, and is missing
-with `final_infos=False`. Remembering which rows ended is a second account, which has to be saved with the fleet.
+with `final_infos=False`. A separate record of the rows that ended would have to be saved and restored with the fleet.
 
-Solution. Both questions are answered by the engine after the step: it keeps the hidden observations, and an episode
-whose length is 0 after a step was begun by that step.
+Solution. The engine answers both questions after the step: it keeps the hidden observations, and an episode of length
+0 after a step began in that step.
 
 What remains. The answers hold until the next step or reset of these rows.
 """
@@ -46,7 +46,7 @@ def final_observations(engine: Engine, observations: Any, ended: NDArray[np.int6
     Args:
         engine: Engine that stepped.
         observations: Observations that the step returned, `(B, …)`.
-        ended: Places of the episodes among the B rows, int64 `(E,)`.
+        ended: Indices of the ended episodes among the B rows, int64 `(E,)`.
         rows: Sub-environments that stepped; `None` for all.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Rollouts: T steps of N sub-environments as arrays `(T, N, …)`, by given or random actions or a policy.
+"""Rollouts: T steps of N sub-environments as arrays `(T, N, …)`, with random actions, an array of actions or a policy.
 
 `Rollout` is the only type for them: of this loop, of compiled rollouts (`envfleet.kernels.rollouts`), and of recorded
 transitions (`envfleet.agents.rollouts`).
@@ -59,9 +59,9 @@ class RolloutEpisodes:
 class Rollout:
     """T steps of N sub-environments; entry t of every array belongs to step t.
 
-    If an episode ends at step t, `SAME_STEP` has the first observation of the next episode at t + 1, and the last one
-    of the old in `episodes`. `NEXT_STEP` has the last one at t + 1, and step t + 1 only resets the row: it is marked in
-    `is_reset` and is not a transition.
+    If an episode ends at step t, `SAME_STEP` has the first observation of the next episode at t + 1, and the last
+    observation of the ended one in `episodes`. `NEXT_STEP` has the last observation at t + 1, and step t + 1 only
+    resets the row: it is marked in `is_reset` and is not a transition.
 
     Attributes:
         all_observations: Observations before, between and after the steps, `(T + 1, N, …)`, nested as their space.
@@ -70,8 +70,8 @@ class Rollout:
         terminated: Ends by termination, bool `(T, N)`.
         truncated: Ends by truncation, bool `(T, N)`.
         is_reset: Steps that only reset the row (`NEXT_STEP`), bool `(T, N)`.
-        infos: Numbers from the infos by name, `(T, N, …)`, with one dtype for all steps; 0 where a sub-environment gave
-            none. A name is omitted, here or in `episodes`, if its shape changes or a value is not a number.
+        infos: Numbers from the infos by name, `(T, N, …)`, with one dtype for all steps; 0 where a value is missing. A
+            name is omitted, here or in `episodes`, if its shape changes or a value is not a number.
         gather: Function that returns `episodes`; private to the engine.
         memory: Memory for `out`; private to the engine.
         log_probs: Logarithm of the probability (`Discrete`) or density (`Box`) of each action, float32 `(T, N)`; `None`
@@ -154,8 +154,8 @@ def generalised_advantages(
     Args:
         rewards: Rewards, `(T, N)`, of the dtype of `values`.
         values: Values of the observations before the steps, `(T, N)`.
-        next_values: Values of the observations that the actions led to, `(T, N)`; at the end of an episode of its last
-            observation, not of the first one of the next episode.
+        next_values: Values of the observations that the actions led to, `(T, N)`; at the end of an episode the value of
+            its last observation, not of the first one of the next episode.
         terminated: Ends by termination, `(T, N)`.
         truncated: Ends by truncation, `(T, N)`.
         is_reset: Steps that only reset a row, `(T, N)`; their advantage is 0.
@@ -258,7 +258,7 @@ def _allocate(
             if found == forms:
                 return memory
         raise InvalidArgument(
-            f"out is not a rollout of this fleet with (T, N) = {(num_steps, num_envs)}: pass such a one, or None"
+            f"out is not a rollout of this fleet with (T, N) = {(num_steps, num_envs)}: pass one that is, or None"
         )
     try:
         observations = [np.empty((num_steps + 1, num_envs, *shape), dtype) for shape, dtype in forms[0]]

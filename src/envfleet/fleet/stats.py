@@ -1,4 +1,4 @@
-"""Plans and statistics: how sub-environments are spread over workers, and where the time went."""
+"""Plans (distribution of sub-environments over workers) and statistics of the time spent in each part."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Plan:
         backend: `"serial"`, `"process"`, `"kernel"` and so on.
         num_workers: Threads, processes, actors or services.
         envs_per_worker: Sub-environments of each worker.
-        reason: Why this plan was chosen.
-        trials: With `"auto"`, what was measured: name and sub-environment steps per second.
+        reason: Reason for the choice.
+        trials: Measurements of `"auto"`: name and sub-environment steps per second.
     """
 
     backend: str
@@ -24,7 +24,7 @@ class Plan:
     trials: tuple[tuple[str, float], ...] = ()
 
     def describe(self) -> str:
-        """Return the plan in a few words, such as `process, 2 workers × 4`."""
+        """Return a short description such as `process, 2 workers × 4`."""
         few, many = min(self.envs_per_worker), max(self.envs_per_worker)
         each = str(few) if few == many else f"{few}–{many}"
         if self.num_workers == 1:
@@ -37,14 +37,14 @@ class WorkerStats:
     """Statistics of one worker.
 
     Attributes:
-        index: Number of the worker.
-        env_indices: Its sub-environments.
-        pid: Process in which it runs.
-        steps: Steps of its sub-environments, all together.
+        index: Index of the worker.
+        env_indices: Indices of its sub-environments.
+        pid: Id of its process.
+        steps: Total steps of its sub-environments.
         busy_s: Seconds spent stepping.
-        restarts: How often it, or a sub-environment of it, was replaced.
-        place: Where it runs and how data reaches it, in a few words.
-        stack: Its Python stack, if asked for.
+        restarts: Number of times that it or one of its sub-environments was replaced.
+        place: Short description of its machine and of the transport.
+        stack: Its Python stack, if requested.
     """
 
     index: int
@@ -62,13 +62,13 @@ class FleetStats:
     """Statistics of a fleet since it was made, with the time spent in each part.
 
     Attributes:
-        steps: Steps of all sub-environments.
-        steps_per_s: The same per second spent in the fleet's calls that step.
-        step_s: Seconds in which sub-environments stepped in this thread.
-        wait_s: Seconds of waiting for workers.
-        copy_s: Seconds of checking actions, copying results and building infos.
-        busy_s: Seconds in which sub-environments stepped, summed over workers.
-        restarts: Workers and sub-environments that were replaced.
+        steps: Total steps of all sub-environments.
+        steps_per_s: Total steps per second spent in calls that step.
+        step_s: Seconds spent stepping sub-environments in this thread.
+        wait_s: Seconds spent waiting for workers.
+        copy_s: Seconds spent checking actions, copying results and building infos.
+        busy_s: Seconds spent stepping sub-environments, summed over workers.
+        restarts: Number of replaced workers and sub-environments.
         workers: Statistics per worker.
     """
 

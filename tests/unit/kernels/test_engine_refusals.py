@@ -80,7 +80,7 @@ def test_messages_name_the_call_that_was_made() -> None:
     with pytest.raises(ResetNeeded, match=r"^reset\(\) with a mask before"):
         fleet.reset(options={"reset_mask": np.array([True, False])})
     fleet.close()
-    with pytest.raises(FleetClosed, match=r"^reset\(\) on a fleet that was closed"):
+    with pytest.raises(FleetClosed, match=r"^reset\(\) on a closed fleet"):
         fleet.reset()
 
 
