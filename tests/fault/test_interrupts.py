@@ -105,7 +105,9 @@ def test_at_any_moment(backend: Backend, call: str) -> None:
 
 
 # Descriptors belong to their objects one byte code after the system has made them: there an interrupt leaves them open.
-WITHOUT_DESCRIPTORS = re.compile(rf"{PACKAGE}/(fleet/|make|workers/(build|engine|crew|board|serve|partial)\.py)").match
+WITHOUT_DESCRIPTORS = re.compile(
+    rf"{PACKAGE}/(fleet/|make|workers/(build|engine|worker_pool|board|serve|partial)\.py)"
+).match
 
 
 def test_while_it_closes() -> None:

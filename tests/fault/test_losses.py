@@ -47,7 +47,7 @@ def kill(fleet: Any, worker: int) -> None:
 
 def wait_for_rows(fleet: Any) -> None:
     """Wait until workers have done what they were asked."""
-    lines = fleet.engine._crew.lines
+    lines = fleet.engine._pool.lines
     wait_until(lambda: all(line[DONE] == line[ASKED] for line in lines))
 
 
@@ -283,7 +283,7 @@ def test_two_deaths_at_once_are_both_seen_at_once(monkeypatch: pytest.MonkeyPatc
     """The end of a second worker, while the first is replaced, was noticed a quarter of `start_timeout_s` later."""
     with fleet_of(start_timeout_s=300) as fleet:
         fleet.reset(seed=0)
-        transport = fleet.engine._crew.transport
+        transport = fleet.engine._pool.transport
         replace = transport.replace
 
         def replace_late(worker: int, plan: Any) -> None:

@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from envfleet.errors import FleetBroken, InvalidArgument, StartTimeout, StepTimeout
 from envfleet.testing import CountingEnv, FaultyEnv, once_marker
 from envfleet.testing.faults import When
-from envfleet.workers import crew
+from envfleet.workers import worker_pool
 
 PROCESS = Backend("process", 2)
 TIMEOUT_S = 1.0  # sound steps stay below it on a busy machine, too
@@ -82,16 +82,16 @@ def test_no_deadline_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None
     """However late it becomes between two calls."""
     late_s = 0.0
     clock = {"monotonic": lambda: time.monotonic() + late_s, "perf_counter_ns": time.perf_counter_ns}
-    monkeypatch.setattr(crew, "time", types.SimpleNamespace(**clock))
+    monkeypatch.setattr(worker_pool, "time", types.SimpleNamespace(**clock))
     with PROCESS([CountingEnv] * NUM_ENVS, step_timeout_s=60) as fleet:
         fleet.reset(seed=0)
         late_s += 100
-        fleet.engine._crew.attend()
+        fleet.engine._pool.attend()
         fleet.step(actions(0))
         fleet.send(actions(1))
         fleet.recv()
         late_s += 100
-        fleet.engine._crew.attend()
+        fleet.engine._pool.attend()
         fleet.step(actions(2))
 
 

@@ -44,7 +44,7 @@ def fleet() -> Iterator[Any]:
 
 
 def transport_of(fleet: Any) -> Any:
-    return fleet.engine._crew.transport
+    return fleet.engine._pool.transport
 
 
 def pids(fleet: Any) -> list[int]:

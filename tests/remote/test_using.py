@@ -41,7 +41,7 @@ def train(place: Any, config: dict[str, Any], folder: Path | None = None, **opti
     )
     try:
         assert trainer.run() in {"completed", "max_transitions"}
-        return trainer.tally.latest()["return"], trainer.state_dict()
+        return trainer.progress.latest()["return"], trainer.state_dict()
     finally:
         trainer.close()
 

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from envfleet.errors import InvalidArgument
 
-SEATED_SCRIPTS = frozenset({"player_one", "player_two"})
+SCRIPT_ATTRIBUTES = frozenset({"player_one", "player_two"})
 """Attributes of games with built-in players."""
 
 
@@ -162,7 +162,7 @@ class DuelGame(ParallelGame):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a game; both arguments are passed to the game."""
-        for name in SEATED_SCRIPTS & {*(options or {})}:
+        for name in SCRIPT_ATTRIBUTES & {*(options or {})}:
             self.set_wrapper_attr(name, (options or {})[name])
         observations, _ = super().reset(seed=seed, options=options)
         self._lead = 0.0

@@ -301,15 +301,15 @@ def min_values(values: F32, layers: NDArray[np.int64], inputs: F32, work: Worksp
 
 
 @part
-def fit_critics(critics: AdamStep, inputs: F32, goals: F32, work: Workspace) -> tuple[float, float]:
-    """Fit two critics to goals, `(N,)`; return the mean squared error and the mean value."""
+def fit_critics(critics: AdamStep, inputs: F32, targets: F32, work: Workspace) -> tuple[float, float]:
+    """Fit two critics to targets, `(N,)`; return the mean squared error and the mean value."""
     count, squares, total = len(inputs), 0.0, 0.0
     of_values = np.empty((count, 1), np.float32)
     for number in range(2):
         layers = critics.layers[number]
         values = forward(critics.values, layers, inputs, work.passes[0])
         for row in range(count):
-            error = values[row, 0] - goals[row]
+            error = values[row, 0] - targets[row]
             squares += error * error
             total += values[row, 0]
             of_values[row, 0] = error / count

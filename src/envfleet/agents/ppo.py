@@ -74,14 +74,14 @@ class Samples(NamedTuple):
         targets: Actions as `log_probs` of the distribution takes them, `(M, size)` or `(M,)`.
         log_probs: Log-probabilities of the actions under the old policy, `(M,)`.
         advantages: Normalized advantages, `(M,)`.
-        goals: Target values of the critic, `(M,)`.
+        value_targets: Target values of the critic, `(M,)`.
     """
 
     observations: Any
     targets: Any
     log_probs: Any
     advantages: Any
-    goals: Any
+    value_targets: Any
 
 
 class PPO(RolloutAgent[PPOConfig]):
@@ -157,26 +157,26 @@ class PPO(RolloutAgent[PPOConfig]):
         observations = self.pack(rollout.observations)
         inputs = self._inputs(observations.reshape(-1, *observations.shape[2:]))  # (T, N, …) -> (T * N, …)
         with torch.no_grad():
-            advantages, returns = (column[is_valid] for column in self._judge(rollout, inputs))
+            advantages, returns = (column[is_valid] for column in self._estimate_advantages(rollout, inputs))
             inputs, targets = inputs[is_valid], self._policy.targets(rollout.actions[~rollout.is_reset]).to(self.device)
             outputs = self._pass(self._network, 0, inputs)
             old_log_probs, _ = self._policy.log_probs(outputs, self._network.log_std, targets)
         if config.normalize_values:
             self._network.update_value_moments(returns)
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-        goals = self._network.value_moments(returns)
+        value_targets = self._network.value_moments(returns)
 
         self._optimizer.learning_rate = config.learning_rate_after(self.num_transitions)
-        random, lessons = self.random.torch, Samples(inputs, targets, old_log_probs, advantages, goals)
+        random, samples = self.random.torch, Samples(inputs, targets, old_log_probs, advantages, value_targets)
         orders = [torch.randperm(count, generator=random, device=self.device) for _ in range(config.num_epochs)]
         learn = self._learn_compiled if self.is_compiled else self._learn_by_torch
-        metrics = learn(lessons, torch.stack(orders))
+        metrics = learn(samples, torch.stack(orders))
         if config.normalize_observations:  # only now: what played the rollout is what was compared with
             self._network.observation_moments.update(inputs)
         self.num_transitions += count
         return metrics
 
-    def _judge(self, rollout: Rollout, inputs: Tensor) -> tuple[Tensor, ...]:
+    def _estimate_advantages(self, rollout: Rollout, inputs: Tensor) -> tuple[Tensor, ...]:
         """Advantages and returns of all steps, `(T * N,)` each."""
         values = self._values(inputs).reshape(rollout.rewards.shape)
         last_values, episodes = self._values(self._inputs(self.pack(rollout.last_observations))), rollout.episodes
@@ -207,26 +207,26 @@ class PPO(RolloutAgent[PPOConfig]):
         moments = self._network.observation_moments
         return (moments(inputs) if moments.count else inputs).numpy()
 
-    def _learn_by_torch(self, lessons: Samples, orders: Tensor) -> dict[str, float]:
+    def _learn_by_torch(self, samples: Samples, orders: Tensor) -> dict[str, float]:
         """Make all updates of a rollout by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
         means, most, num_parts = Means(), self.config.target_kl, min(self.config.num_minibatches, orders.shape[1])
         for part in (part for order in orders for part in order.tensor_split(num_parts)):
-            metrics = self._descend_once(Samples(*(column[part] for column in lessons)))
+            metrics = self._descend_once(Samples(*(column[part] for column in samples)))
             means.add(metrics)
             if most is not None and float(metrics["divergence"]) > most:
                 break
         self.num_updates += means.count
         return means.result()
 
-    def _descend_once(self, lessons: Samples) -> dict[str, Tensor]:
-        config, advantages = self.config, lessons.advantages
-        outputs = self._network(lessons.observations)
-        log_probs, entropies = self._policy.log_probs(outputs, self._network.log_std, lessons.targets)
-        log_ratios = (log_probs - lessons.log_probs).clamp(max=_FINITE_LOG_RATIO)
+    def _descend_once(self, samples: Samples) -> dict[str, Tensor]:
+        config, advantages = self.config, samples.advantages
+        outputs = self._network(samples.observations)
+        log_probs, entropies = self._policy.log_probs(outputs, self._network.log_std, samples.targets)
+        log_ratios = (log_probs - samples.log_probs).clamp(max=_FINITE_LOG_RATIO)
         ratios = log_ratios.clamp(max=_LARGEST_LOG_RATIO).exp()
         clipped = ratios.clamp(1 - config.clip, 1 + config.clip)
         policy_loss = -torch.minimum(ratios * advantages, clipped * advantages).mean()
-        value_loss = (self._network.raw_values(lessons.observations) - lessons.goals).square().mean()
+        value_loss = (self._network.raw_values(samples.observations) - samples.value_targets).square().mean()
         entropy = entropies.mean()
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
         self._optimizer.minimize(loss)
@@ -245,14 +245,14 @@ class PPO(RolloutAgent[PPOConfig]):
         )  # fmt: skip
         return layer_table(self._network.actor, self._network.critic)
 
-    def _learn_compiled(self, lessons: Samples, orders: Tensor) -> dict[str, float]:
+    def _learn_compiled(self, samples: Samples, orders: Tensor) -> dict[str, float]:
         """Do what `_learn_by_torch` does."""
         layers: Any = self._compiled
         count = orders.shape[1]
         num_parts = min(self.config.num_minibatches, count)
         work = make_workspace(-(-count // num_parts), layers)
-        targets = lessons.targets.float().reshape(len(lessons.targets), -1)
-        columns = Samples(self._rows(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
+        targets = samples.targets.float().reshape(len(samples.targets), -1)
+        columns = Samples(self._rows(samples.observations), *(column.numpy() for column in (targets, *samples[2:])))
         learned = self._optimizer.next_step(layers)
         arguments = (learned, columns, orders.numpy(), num_parts, self._settings, work)
         with one_blas_thread():
@@ -272,11 +272,11 @@ class _Settings(NamedTuple):
 
 @compiled.compiled_without_gil
 def _learn_rollout(
-    learned: AdamStep, lessons: Samples, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
+    learned: AdamStep, samples: Samples, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
 ) -> tuple[int, NDArray[np.float64]]:
     """Make all updates of a rollout; return how many, and the sums of their metrics."""
     values, gradients, means, squares, layers, steps, rate, epsilon, max_norm = learned
-    inputs, targets, log_probs, advantages, goals = lessons
+    inputs, targets, log_probs, advantages, value_targets = samples
     count, made = orders.shape[1], 0
     sums, metrics = np.zeros(5), np.zeros(5)
     for order in orders:
@@ -285,7 +285,7 @@ def _learn_rollout(
             start = stop
             stop += count // num_parts + (part < count % num_parts)
             rows = order[start:stop]
-            batch = Samples(inputs[rows], targets[rows], log_probs[rows], advantages[rows], goals[rows])
+            batch = Samples(inputs[rows], targets[rows], log_probs[rows], advantages[rows], value_targets[rows])
             this_step = AdamStep(values, gradients, means, squares, layers, steps + made, rate, epsilon, max_norm)
             _fit(this_step, batch, settings, work, metrics)
             made += 1
@@ -302,7 +302,7 @@ def _fit(learned: AdamStep, batch: Samples, settings: _Settings, work: Workspace
     found = compiled.forward(values, layers[1], batch.observations, work.passes[0])
     of_values, missing = np.empty((count, 1), np.float32), 0.0
     for row in range(count):
-        error = found[row, 0] - batch.goals[row]
+        error = found[row, 0] - batch.value_targets[row]
         missing += error * error
         of_values[row, 0] = 2 * settings.value_weight * error / count
     compiled.backward(values, layers[1], batch.observations, work, 0, of_values, gradients, of_values[:0])

@@ -109,9 +109,9 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     if plot is not None:
         check_plot(plot)
     workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
-    crews = split_counts(workers, "--workers") if workers else [None]
+    worker_counts = split_counts(workers, "--workers") if workers else [None]
     contenders = [CONTENDERS[name] for name in names]
-    contests = [Contest(workload, size, crew, contenders) for crew in crews for size in sizes]
+    contests = [Contest(workload, size, count, contenders) for count in worker_counts for size in sizes]
     with progress_bar() as tell:
         report = run_contests(contests, seconds or share_of_time(contests, rounds), rounds, tell)
     console = make_console()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from envfleet.envs.games import Game
     from envfleet.training.games import MatchConfig
-    from envfleet.training.games.showing import Moment
+    from envfleet.training.games.showing import GameState
     from envfleet.training.phases import Environment
 
 _FPS = 30.0
@@ -54,7 +54,7 @@ Opponent = Annotated[
 Mode = Annotated[str | None, typer.Option(help="One of the game's modes.", show_default="the first")]
 SideOption = Annotated[
     str | None,
-    typer.Option(help="Seat of the player, or both alternately.", show_default="as is usual"),
+    typer.Option(help="Side of the player, or both alternately.", show_default="as is usual"),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the games; the same seed gives the same games.")]
 
@@ -191,21 +191,21 @@ def watch(  # noqa: PLR0913 (one parameter per option)
             _refuse_for_one(place, {"--against": against, "--side": side, "--mode": mode})
             names: tuple[str, ...] = (name_of(checkpoint),)
             alone = LoadedPlayer(names[0], policy=load_agent(checkpoint, num_envs=1, trust=trust))
-            moments = show_games(shown, [alone], games, seed=seed)
+            states = show_games(shown, [alone], games, seed=seed)
         else:
             player, opponent = (
                 load_player(who, game=game, seed=2 * seed + k, trust=trust)
                 for k, who in enumerate((checkpoint, against or game.strongest))
             )
             names = player.name, opponent.name
-            side = side or game.usual_seat(_match(place, game, mode).mode)
-            moments = show_games(shown, [player, opponent], games, seed=seed, side=side, game=game)
-        moments = _tell(moments, names, game)
+            side = side or game.default_side(_match(place, game, mode).mode)
+            states = show_games(shown, [player, opponent], games, seed=seed, side=side, game=game)
+        states = _tell(states, names, game)
         if out is None:
-            _follow(moments)
+            _follow(states)
         else:
             fps = shown.metadata.get("render_fps") or _FPS
-            show_file("Film", save_film(out, caption_frames(moments, *names, fps=fps), fps=fps))
+            show_file("Film", save_film(out, caption_frames(states, *names, fps=fps), fps=fps))
 
 
 def play(
@@ -214,7 +214,7 @@ def play(
     games: Annotated[int, typer.Option(min=1, help="Number of games.")] = 10,
     env: Env = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
-    side: Annotated[str | None, typer.Option(help="Your seat.", show_default="the first seat")] = None,
+    side: Annotated[str | None, typer.Option(help="Your side.", show_default="the first side")] = None,
     mode: Mode = None,
     seed: Seed = 0,
     trust: Trust = False,
@@ -232,13 +232,13 @@ def play(
             alone = LoadedPlayer("you", policy=Person(Keyboard(shown, place.id)))
             _follow(_tell(show_games(shown, [alone], games, seed=seed), (), game))
         return
-    side = side or game.seats[0]
-    check_choice("side", side, game.seats)
+    side = side or game.sides[0]
+    check_choice("side", side, game.sides)
     with _opened(place, game, mode, "human") as shown:
-        you = LoadedPlayer("you", policy=Person(game.person(shown, game.seats.index(side))))
+        you = LoadedPlayer("you", policy=Person(game.person(shown, game.sides.index(side))))
         opponent = load_player(against or game.strongest, game=game, trust=trust)
-        moments = show_games(shown, [you, opponent], games, seed=seed, side=side, game=game)
-        _follow(_tell(moments, (you.name, opponent.name), game))
+        states = show_games(shown, [you, opponent], games, seed=seed, side=side, game=game)
+        _follow(_tell(states, (you.name, opponent.name), game))
 
 
 def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tuple[Environment, Game | None]:
@@ -335,29 +335,29 @@ def _opened(place: Environment, game: Game | None, mode: str | None, render_mode
         env.close()
 
 
-def _tell(moments: Iterator[Moment], names: tuple[str, ...], game: Game | None) -> Iterator[Moment]:
+def _tell(states: Iterator[GameState], names: tuple[str, ...], game: Game | None) -> Iterator[GameState]:
     """Print the result of each game or episode, and yield its states."""
     outcomes: list[int | None] = []
-    for moment in moments:
-        yield moment
-        if not moment.is_last:
+    for state in states:
+        yield state
+        if not state.is_last:
             continue
         if game is None:
-            text = f"Episode {moment.game + 1}: return {moment.total:.2f} after {moment.step} steps."
+            text = f"Episode {state.game + 1}: return {state.total:.2f} after {state.step} steps."
         else:
-            outcomes.append(moment.outcome)
+            outcomes.append(state.outcome)
             won, drawn, lost = (outcomes.count(outcome) for outcome in (1, 0, -1))
-            what = {1: f"{names[0]} won", 0: "a draw", -1: f"{names[1]} won"}[moment.outcome or 0]
-            seat = game.seats[0 if moment.is_left else 1]
-            text = f"Game {len(outcomes)}, {names[0]} on the {seat}: {what} after {moment.step} steps. "
+            what = {1: f"{names[0]} won", 0: "a draw", -1: f"{names[1]} won"}[state.outcome or 0]
+            side = game.sides[0 if state.is_left else 1]
+            text = f"Game {len(outcomes)}, {names[0]} on the {side}: {what} after {state.step} steps. "
             text += f"So far {won} won, {drawn} drawn, {lost} lost."
         typer.echo(text)
 
 
-def _follow(moments: Iterator[Moment]) -> None:
+def _follow(states: Iterator[GameState]) -> None:
     """Show games in a window until they end or the window is closed."""
     from envfleet.training.games.showing import wants_to_leave
 
-    for _ in moments:
+    for _ in states:
         if wants_to_leave():
             return

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.adapters.pettingzoo_game import SEATED_SCRIPTS, DuelGame
+from envfleet.adapters.pettingzoo_game import SCRIPT_ATTRIBUTES, DuelGame
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.options import advise
 from envfleet.registry import GAMES, RANDOM, resolve
@@ -33,7 +33,7 @@ class Game:
 
     Attributes:
         name: To show, and in configurations.
-        seats: Names of the places of player one and two.
+        sides: Names of the sides of player one and two.
         observation_space: Of one player.
         action_space: Of one player.
         modes: Names of its modes; the info `mode` is a place in it.
@@ -48,7 +48,7 @@ class Game:
     """
 
     name: str
-    seats: tuple[str, str]
+    sides: tuple[str, str]
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     modes: tuple[str, ...] = ()
@@ -62,14 +62,14 @@ class Game:
     def __init__(self, name: str, make_env: Any) -> None:
         self.name, self._make_env = name, make_env
         duel = DuelGame(make_env)
-        missing = sorted(name for name in SEATED_SCRIPTS if self.scripts and not duel.has_wrapper_attr(name))
+        missing = sorted(name for name in SCRIPT_ATTRIBUTES if self.scripts and not duel.has_wrapper_attr(name))
         duel.close()
         if missing:
             raise InvalidArgument(
                 f"{name} has scripts, but its environment has no {' and '.join(missing)}: set its attributes of these "
                 "names say which script plays, 0 for the player outside, and its step look at them"
             )
-        self.seats = (duel.agent_names[0], duel.agent_names[1])
+        self.sides = (duel.agent_names[0], duel.agent_names[1])
         self.observation_space, self.action_space = duel.agent_observation_space, duel.agent_action_space
 
     @property
@@ -128,8 +128,8 @@ class Game:
         """
         return {"player_one": scripts[0], "player_two": scripts[1]} if self.scripts else None
 
-    def usual_seat(self, mode: str) -> str:
-        """Return the default seat of a player: one seat, or `"both"` for alternating seats."""
+    def default_side(self, mode: str) -> str:
+        """Return the default side of a player: one side, or `"both"` to alternate."""
         return "both"
 
     def action_table(self, fineness: int, combined: bool, settings: Mapping[str, Any]) -> NDArray[Any] | None:
@@ -154,12 +154,12 @@ class Game:
             self._make_env if render_mode is None else functools.partial(self._make_env, render_mode=render_mode)
         )
 
-    def person(self, env: gym.Env[Any, Any], seat: int) -> Any:
+    def person(self, env: gym.Env[Any, Any], player: int) -> Any:
         """Return a human player; each step calls its `act(observation)`.
 
         Args:
             env: Environment returned by `open`; the human plays in its window.
-            seat: 0 for player one, 1 for player two.
+            player: 0 for player one, 1 for player two.
         """
         from envfleet.envs.keyboard import Keyboard
 
@@ -232,7 +232,7 @@ def check_spaces(made_for: Spaces, name: str, found: Spaces, place: str, advice:
         made_for: Its spaces.
         name: What it is.
         found: Of one sub-environment, or of one player of a game.
-        place: Seat of these players.
+        place: Side of these players.
         advice: What to do.
 
     Raises:

@@ -85,7 +85,7 @@ class ServiceQueue:
         self.seq, self.is_astray = 0, False
         self._calls: collections.deque[ServiceCall] = collections.deque()
         self._sending = threading.Lock()
-        self._crew = concurrent.futures.ThreadPoolExecutor(1, "envfleet-remote")
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, "envfleet-remote")
 
     def put(self, call: ServiceCall) -> None:
         """Have a call without an answer sent, or sent again, by the next `send`."""
@@ -98,7 +98,7 @@ class ServiceQueue:
         """Put a call and send it in the background, unless that is under way."""
         self.put(call)
         if call.task is None or call.task.done():
-            call.task = self._crew.submit(self.send, call)
+            call.task = self._executor.submit(self.send, call)
 
     def send(self, call: ServiceCall) -> None:
         """Send calls in their order, until this one has an answer or an error; wait if another thread does so."""
@@ -169,5 +169,5 @@ class ServiceQueue:
             self.link.stop()
             if self._sending.acquire(timeout=limit_s):
                 self._sending.release()
-            self._crew.shutdown(wait=False)
+            self._executor.shutdown(wait=False)
             self.link.close()

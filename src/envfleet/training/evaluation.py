@@ -137,7 +137,7 @@ class Evaluation:
         seed: Seed that the seeds of all games derive from.
         score: Score over all games.
         outcomes: Outcome of each game, in order: 1 if the player won, -1 if the opponent won, 0 for a draw.
-        sides: Score of the games in each of the game's two seats, by name of the seat; seats without games are absent.
+        sides: Score of the games on each of the game's two sides, by name of the side; sides without games are absent.
         mean_return: Mean return of the player.
         mean_length: Mean number of steps of a game.
     """
@@ -178,7 +178,7 @@ def evaluate(
         opponent: Opponent, in the same form; by default the game's strongest scripted player, or the random player.
         games: Number of games.
         seed: Seed of the games.
-        side: One of the game's two seats, or `"both"` alternately; by default the usual one of the mode.
+        side: One of the game's two sides, or `"both"` alternately; by default the usual one of the mode.
         match: Game, engine, mode and number of simultaneous games.
         fleet: Fleet from `match.open`, which stays open; by default one is opened and closed.
 
@@ -188,9 +188,9 @@ def evaluate(
     match = match or MatchConfig()
     opponent = match.game.strongest if opponent is None else opponent
     one, two = (load_player(who, game=match.game, seed=2 * seed + k) for k, who in enumerate((player, opponent)))
-    side = side or match.game.usual_seat(match.mode)
+    side = side or match.game.default_side(match.mode)
     played = play(one, two, games, seed=seed, side=side, match=match, fleet=fleet)
-    sides = dict(zip(match.game.seats, (played.is_left, ~played.is_left), strict=True))
+    sides = dict(zip(match.game.sides, (played.is_left, ~played.is_left), strict=True))
     return Evaluation(
         player=one.name,
         opponent=two.name,
@@ -427,7 +427,7 @@ def run_tournament(
         if players[name] != name:
             raise InvalidArgument(f"a player is called {name!r}, but is not that scripted player: give it another name")
     names = [*players]
-    seated = [load_player(one, name, game=match.game, seed=k) for k, (name, one) in enumerate(players.items())]
+    loaded = [load_player(one, name, game=match.game, seed=k) for k, (name, one) in enumerate(players.items())]
     pairs = [*itertools.combinations(range(len(names)), 2)]
     wins, draws = np.zeros((2, len(names), len(names)), np.int64)
     outcomes: dict[tuple[str, str], list[int]] = {}
@@ -435,7 +435,7 @@ def run_tournament(
         for number, (one, two) in enumerate(pairs):
             if progress:
                 progress(f"{names[one]} against {names[two]}", number / len(pairs))
-            played = play(seated[one], seated[two], games, seed=seed, match=match, fleet=fleet).outcomes.tolist()
+            played = play(loaded[one], loaded[two], games, seed=seed, match=match, fleet=fleet).outcomes.tolist()
             wins[one, two], wins[two, one] = played.count(1), played.count(-1)
             draws[one, two] = draws[two, one] = played.count(0)
             outcomes[names[one], names[two]] = played

@@ -267,15 +267,15 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
 
 def _make_result(trainer: Trainer, folder: RunFolder, reason: str, transitions: int) -> RunResult:
-    evaluation = trainer.tally.evaluation or EvaluationSummary(results={}, score=math.nan)
+    evaluation = trainer.progress.evaluation or EvaluationSummary(results={}, score=math.nan)
     return RunResult(
         run_name=folder.name,
         run_dir=folder.path,
         reason=reason,
         total_steps=trainer.transitions,
-        total_episodes=trainer.tally.episodes,
+        total_episodes=trainer.progress.episodes,
         total_updates=trainer.agent.num_updates,
-        mean_reward=trainer.tally.latest().get("return", math.nan),
+        mean_reward=trainer.progress.latest().get("return", math.nan),
         evaluation=evaluation.results,
         rating=evaluation.ratings.get(LEARNER, {}).get("rating"),
         steps_per_s=transitions / trainer.times.training if transitions else 0.0,

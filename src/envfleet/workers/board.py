@@ -11,7 +11,7 @@ Solution. Each worker and the owner have a *line* of 64-bit words in shared memo
 request is a number in the word `ASKED`, written by the owner; the worker copies it to `DONE` when it has finished.
 Waiting reads these words: first spinning (`sched_yield`), then sleeping in `poll` after setting `ASLEEP`. Only a
 sleeping reader is woken by a byte in a pipe. Because all state can be read again, an interrupted wait is simply
-repeated. `Choice` measures whether spinning pays.
+repeated. `SpinPolicy` measures whether spinning pays.
 
 What remains. On processors with weak memory ordering each wait costs two extra fences (see `make_fence`).
 
@@ -146,14 +146,14 @@ class Poller:
         return needs_attention
 
 
-OWNER_AWAKE_NS, WORKER_AWAKE_NS = 1_000_000, 400_000
+OWNER_SPIN_NS, WORKER_SPIN_NS = 1_000_000, 400_000
 """Maximum spinning time. Workers spin for less, because a spinning worker can take a core from the owner's policy."""
 
 
 _WINDOW_CYCLES, _TRIAL_CYCLES = 64, 16
 
 
-class Choice:
+class SpinPolicy:
     """Choose by measurement whether the processes of a fleet spin before sleeping.
 
     Step-to-step times are measured in windows of 64 steps, including the time outside the fleet, so that spinning
@@ -178,7 +178,7 @@ class Choice:
         self._cycles: list[int] = []
         self._begun_ns = self._window_ns = time.perf_counter_ns()
 
-    def begin(self, start_ns: int) -> None:
+    def next_step(self, start_ns: int) -> None:
         """Record the step that ended and start timing the next one at `start_ns`."""
         self._cycles.append(start_ns - self._begun_ns)
         self._begun_ns = start_ns
@@ -202,7 +202,7 @@ class Choice:
         self._limit_ns = self._length * self._cost_ns[False] if self._is_awake else math.inf
 
 
-class Waiting:
+class Waiter:
     """Wait for a condition on the board: spin if the owner's line says so, then sleep.
 
     Args:
@@ -210,11 +210,11 @@ class Waiting:
         owner: Owner's line.
         sleep: Function that sleeps for at most the given seconds or until woken; returns True if something other than
             a wake-up needs attention, such as the exit of a process.
-        awake_ns: Maximum spinning time in nanoseconds.
-        choice: Measurement to inform, in an owner that may spin.
+        spin_ns: Maximum spinning time in nanoseconds.
+        spin_policy: Measurement to inform, in an owner that may spin.
 
     Attributes:
-        choice: As given.
+        spin_policy: As given.
         waited_ns: Time spent waiting.
         sleep: As given.
         fence: Memory fence of the waiting thread.
@@ -228,11 +228,11 @@ class Waiting:
         owner: Line,
         sleep: Callable[[float], bool],
         *,
-        awake_ns: int = 0,
-        choice: Choice | None = None,
+        spin_ns: int = 0,
+        spin_policy: SpinPolicy | None = None,
     ) -> None:
         self._line, self._owner, self.sleep, self.fence = line, owner, sleep, make_fence()
-        self._awake_ns, self.choice = awake_ns, choice
+        self._spin_ns, self.spin_policy = spin_ns, spin_policy
         self.waited_ns = 0
 
     def wait(
@@ -253,7 +253,7 @@ class Waiting:
         """
         there = is_there()
         if self._owner[IS_AWAKE]:
-            now, limit = start_ns, start_ns + self._awake_ns
+            now, limit = start_ns, start_ns + self._spin_ns
             while not there and now < limit:
                 os.sched_yield()
                 there, now = is_there(), time.perf_counter_ns()
@@ -275,5 +275,5 @@ class Waiting:
 
     def never_awake(self) -> None:
         """Let all processes of the fleet sleep without spinning from now on."""
-        self.choice = None
+        self.spin_policy = None
         self._owner[IS_AWAKE] = False

@@ -29,7 +29,6 @@ from envfleet.options import Options
 from envfleet.workers.arrays import ArraysSpec
 from envfleet.workers.board import BUSY_NS, COLUMNS, FLAGS, MAIL, STEPS, TABLE, Verb
 from envfleet.workers.columns import ColumnReader
-from envfleet.workers.crew import Crew
 from envfleet.workers.division import check_states, messages_of, split
 from envfleet.workers.env_checks import batch_spaces
 from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply
@@ -37,6 +36,7 @@ from envfleet.workers.partial import PartialSteps
 from envfleet.workers.replay import write_replay
 from envfleet.workers.state import rng_state_of
 from envfleet.workers.transport import Transport
+from envfleet.workers.worker_pool import WorkerPool
 
 _GIVE_UP_S = 1.0
 """Seconds for sub-environments to close after a failed start, or when the program exits."""
@@ -87,8 +87,8 @@ class WorkersEngine(seam.Engine):
         self._options, self.copy, self._mode = options, options.copy, options.autoreset_mode
         self._num_envs = num_envs = plans[-1].rows.stop
         self._episodes = EpisodeStats(num_envs, self._mode)
-        # Not a method: a cycle of engine and crew would keep the arrays until a garbage collection.
-        self._crew = Crew(plans, options, transport, functools.partial(_describe_rows, self._episodes))
+        # Not a method: a cycle of engine and pool would keep the arrays until a garbage collection.
+        self._pool = WorkerPool(plans, options, transport, functools.partial(_describe_rows, self._episodes))
         self._generation = self._steps = self._own_ns = 0
         self._is_stepping = False  # all workers, by one request to each
         self._last_look: FleetStats | None = None
@@ -96,13 +96,13 @@ class WorkersEngine(seam.Engine):
         if transport.can_kill:
             _open_at_exit().add(self)
         try:
-            infos = self._crew.build()
+            infos = self._pool.build()
             batched_space, space = batch_spaces(infos, options.observation_mode)
             action_space = infos[0].spaces[0][1]
             self._reward_space = infos[0].reward_spaces[0]
             self._allocate(space, action_space, transport)
         except BaseException as error:
-            self._crew.close(_GIVE_UP_S if isinstance(error, Exception) else 0.0)  # Ctrl-C: at once
+            self._pool.close(_GIVE_UP_S if isinstance(error, Exception) else 0.0)  # Ctrl-C: at once
             self._finalizer.detach()
             raise
         self._here: EnvGroup | None = None if transport.server is None else transport.server.group
@@ -137,36 +137,36 @@ class WorkersEngine(seam.Engine):
         self._integers, self._are_allowed = _read_integers(action_space, arrays.actions, self._action_layout)
         self._has_final_infos = is_same_step and self._options.final_infos
         self._tells_ends = self._has_final_infos or self._options.record_episodes
-        self._partial = PartialSteps(self._crew, arrays, self._options.batch_size or self._num_envs)
-        self._crew.attach(spec)
+        self._partial = PartialSteps(self._pool, arrays, self._options.batch_size or self._num_envs)
+        self._pool.attach(spec)
 
     # ------------------------------------------------------------------------------------------ a step of all
 
     def step(self, actions: Any) -> seam.StepResult:
         """Step every sub-environment once."""
-        crew = self._crew
-        if crew.lost or crew.rebuilding:
+        pool = self._pool
+        if pool.lost or pool.rebuilding:
             self.send(actions)
             return self.collect()[:5]
-        start_ns, waiting = time.perf_counter_ns(), crew.waiting
-        waited_ns = waiting.waited_ns
+        start_ns, waiter = time.perf_counter_ns(), pool.waiter
+        waited_ns = waiter.waited_ns
         message = self._take_actions(actions, self._here is not None)
         generation = 1 - self._generation
         if self._here is not None:
             reply = self._here.step(generation, None, *message or ())
             result = self._finish_step([] if reply is None else [reply], self._here.columns.is_dirty)
         elif message is None:
-            flags = crew.step(generation)
+            flags = pool.step(generation)
             if flags < 0:
                 self._is_stepping = True
                 result = self._collect_step(None)
             else:
-                replies = list(crew.replies(crew.every).values()) if flags & MAIL else []
+                replies = list(pool.replies(pool.every).values()) if flags & MAIL else []
                 result = self._finish_step(replies, bool(flags & COLUMNS))
         else:
             self._ask_step(message)
             result = self._collect_step(None)
-        self._own_ns += time.perf_counter_ns() - start_ns - waiting.waited_ns + waited_ns
+        self._own_ns += time.perf_counter_ns() - start_ns - waiter.waited_ns + waited_ns
         return result
 
     def _take_actions(self, actions: Any, are_checked_later: bool = False) -> tuple[Any, Any] | None:
@@ -212,27 +212,27 @@ class WorkersEngine(seam.Engine):
 
     def _ask_step(self, message: tuple[Any, Any] | None) -> None:
         """Ask every worker to step all its rows."""
-        crew, generation = self._crew, 1 - self._generation
+        pool, generation = self._pool, 1 - self._generation
         if message is None:
-            crew.ask(crew.every, Verb.STEP, generation)
+            pool.ask(pool.every, Verb.STEP, generation)
         else:
             objects, values = message
             messages = {}
-            for worker, rows in enumerate(crew.spans):
+            for worker, rows in enumerate(pool.spans):
                 span = slice(rows.start, rows.stop)
                 messages[worker] = [leaf[span] for leaf in objects], None if values is None else values[span]
-            crew.send(Verb.STEP_BY_MAIL, messages, generation)
+            pool.send(Verb.STEP_BY_MAIL, messages, generation)
         self._is_stepping = True
 
     def _collect_step(self, timeout_s: float | None) -> seam.StepResult:
-        crew, flags, start_s = self._crew, 0, time.monotonic()
-        done = crew.finish([worker for worker in crew.every if worker not in crew.rebuilding], timeout_s=timeout_s)
-        self._await_renewed(crew.lost, start_s, timeout_s)
+        pool, flags, start_s = self._pool, 0, time.monotonic()
+        done = pool.finish([worker for worker in pool.every if worker not in pool.rebuilding], timeout_s=timeout_s)
+        self._await_renewed(pool.lost, start_s, timeout_s)
         for worker in done:
-            flags |= crew.lines[worker][FLAGS]
-        replies = list(crew.replies(done).values()) if flags & ~COLUMNS else []
+            flags |= pool.lines[worker][FLAGS]
+        replies = list(pool.replies(done).values()) if flags & ~COLUMNS else []
         self._is_stepping = False
-        lost, crew.lost = crew.lost, {}
+        lost, pool.lost = pool.lost, {}
         if lost:
             replies.append(Reply(infos=self._answer_lost(lost)))
         return self._finish_step(replies, bool(flags & COLUMNS), lost)
@@ -292,15 +292,15 @@ class WorkersEngine(seam.Engine):
 
     def _publish_columns(self) -> None:
         """Pass the table of columns to the workers if it has changed."""
-        crew, table = self._crew, self._columns.table
+        pool, table = self._pool, self._columns.table
         if self._published == table.version:
             return
         self._published = table.version
         if self._here is not None:
             self._here.columns.learn(table)
             return
-        crew.transport.requests.put(len(crew.every) + self._num_envs, table)
-        for line in crew.lines:
+        pool.transport.requests.put(len(pool.every) + self._num_envs, table)
+        for line in pool.lines:
             line[TABLE] = table.version
 
     def _take_in(self, replies: Sequence[Reply]) -> None:
@@ -314,13 +314,13 @@ class WorkersEngine(seam.Engine):
             for target, found in ((self._objects, reply.objects), (self._final_objects, reply.final_objects)):
                 _assign(target, found)
             for row, seed in reply.seeds.items():
-                self._crew.seeds[row] = seed
+                self._pool.seeds[row] = seed
             for failure, path in map(write_replay, reply.restarts):
                 again = failure.how_to_repeat(path)
                 for index, info in reply.infos:
                     if again and index == failure.env_index and "env_error" in info:
                         info["env_error"] += f"\n{again}"
-                self._crew.spend(failure.worker, errors.SubEnvError([failure], path))
+                self._pool.spend(failure.worker, errors.SubEnvError([failure], path))
             failures += reply.failures
         if failures:
             failures.sort(key=lambda failure: failure.env_index)
@@ -344,7 +344,7 @@ class WorkersEngine(seam.Engine):
         rows = self._renewed_among(lost)
         left_s = None if timeout_s is None else max(0.0, start_s + timeout_s - time.monotonic())
         try:
-            self._crew.await_rebuilt(self._partial.worker_of[rows].tolist() if rows else (), left_s)
+            self._pool.await_rebuilt(self._partial.worker_of[rows].tolist() if rows else (), left_s)
         except errors.CallTimeout as error:
             raise errors.CallTimeout(error.verb, timeout_s or 0.0) from None
 
@@ -393,23 +393,23 @@ class WorkersEngine(seam.Engine):
         """Replace workers that have ended enough episodes; each has one row, and its generator is kept."""
         for row in ended:
             worker = int(self._partial.worker_of[row])
-            self._crew.ended[worker] += 1
-            if self._crew.ended[worker] >= (self._options.recycle_episodes or 0):
+            self._pool.ended[worker] += 1
+            if self._pool.ended[worker] >= (self._options.recycle_episodes or 0):
                 try:
                     replies = self._finish(self._ask(seam.Call(rng_state_of, rows=np.array([row]))))
                 except _LOSSES:
                     if self._options.on_failure == "raise":
                         raise
                 else:
-                    self._crew.recycle(worker, tuple(value for reply in replies.values() for value in reply.value))
+                    self._pool.recycle(worker, tuple(value for reply in replies.values() for value in reply.value))
 
     # ----------------------------------------------------------------------------------------------- requests
 
     def send(self, actions: Any, rows: seam.Rows | None = None) -> None:
         """Start to step `rows`, or all."""
-        start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
+        start_ns, waited_ns = time.perf_counter_ns(), self._pool.waiter.waited_ns
         self._send_step(actions, rows)
-        waited_ns = self._crew.waiting.waited_ns - waited_ns
+        waited_ns = self._pool.waiter.waited_ns - waited_ns
         self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
 
     def submit(self, request: seam.Request[seam.Answer]) -> seam.Pending[seam.Answer]:
@@ -418,15 +418,15 @@ class WorkersEngine(seam.Engine):
             check_states(request, self._num_envs)
         rows = request.rows if isinstance(request, (seam.Reset, seam.SetState)) else ()
         if rows is None or len(rows) == self._num_envs:
-            self._crew.settle()  # whatever was under way, and interrupted, ends here
+            self._pool.settle()  # whatever was under way, and interrupted, ends here
             self._partial.forget()
-            self._crew.lost.clear()
+            self._pool.lost.clear()
         objects = self._write_states(request) if isinstance(request, seam.SetState) else {}
         mailed = self._ask(request)._replace(objects=objects)
         return seam.Pending(lambda timeout_s: self._read(mailed, self._finish(mailed, timeout_s)))
 
     def _send_step(self, actions: Any, rows: seam.Rows | None) -> None:
-        is_plain = not (self._options.batch_size or self._crew.lost or self._crew.rebuilding)
+        is_plain = not (self._options.batch_size or self._pool.lost or self._pool.rebuilding)
         if rows is None and is_plain:
             self._ask_step(self._take_actions(actions))
             return
@@ -454,24 +454,24 @@ class WorkersEngine(seam.Engine):
 
     def _ask(self, request: seam.Request[Any]) -> _Mailed:
         """Ask workers for their part of a request."""
-        mailed = _Mailed(request, messages_of(request, self._crew.spans), {})
+        mailed = _Mailed(request, messages_of(request, self._pool.spans), {})
         self._send(mailed, mailed.messages)
         return mailed
 
     def _send(self, mailed: _Mailed, workers: Collection[int]) -> None:
         verb = Verb.RESET if isinstance(mailed.request, seam.Reset) else Verb.CALL
-        self._crew.send(verb, {worker: mailed.messages[worker] for worker in workers}, 1 - self._generation)
+        self._pool.send(verb, {worker: mailed.messages[worker] for worker in workers}, 1 - self._generation)
         for worker in workers:
             for row, seed in self._renewed(mailed, worker).items():
-                self._crew.lost.pop(row, None)  # a new episode supersedes a pending loss
-                self._crew.seeds[row] = seed
+                self._pool.lost.pop(row, None)  # a new episode supersedes a pending loss
+                self._pool.seeds[row] = seed
 
     def _renewed(self, mailed: _Mailed, worker: int) -> dict[int, int | None]:
         """Return the rows of a worker that a request gives another episode, and the seed that each has after it."""
-        message, span = mailed.messages[worker], self._crew.spans[worker]
+        message, span = mailed.messages[worker], self._pool.spans[worker]
         if isinstance(mailed.request, seam.Reset):
             seeds = {span[place]: seed for place, seed in zip(message.rows, message.seeds, strict=True)}
-            return {row: self._crew.seeds[row] if seed is None else seed for row, seed in seeds.items()}
+            return {row: self._pool.seeds[row] if seed is None else seed for row, seed in seeds.items()}
         if isinstance(mailed.request, seam.SetState):
             (states,) = message[1]
             return dict.fromkeys(span[place] for place in states)
@@ -482,23 +482,23 @@ class WorkersEngine(seam.Engine):
 
         Successors of workers that were lost repeat a reset, and a `SetState`, of the rows that were lost with them.
         """
-        crew, replies, left = self._crew, dict[int, Reply](), list(mailed.messages)
+        pool, replies, left = self._pool, dict[int, Reply](), list(mailed.messages)
         while left:
-            done = crew.finish(left, timeout_s=timeout_s)
-            replies.update(crew.replies(done))
+            done = pool.finish(left, timeout_s=timeout_s)
+            replies.update(pool.replies(done))
             lost = [worker for worker in left if worker not in done]
-            left = [one for one in mailed.messages if not crew.lost.keys().isdisjoint(self._renewed(mailed, one))]
+            left = [one for one in mailed.messages if not pool.lost.keys().isdisjoint(self._renewed(mailed, one))]
             if left:
                 self._send(mailed, left)
             elif lost:
-                raise crew.lost[crew.spans[lost[0]].start]
+                raise pool.lost[pool.spans[lost[0]].start]
         return replies
 
     def collect(
         self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None
     ) -> seam.Batch:
         """Wait for steps that were sent."""
-        start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
+        start_ns, waited_ns = time.perf_counter_ns(), self._pool.waiter.waited_ns
         every = np.arange(self._num_envs)
         rows = every if rows is None and count is None else rows
         if self._is_stepping and rows is not None and not np.array_equal(rows, every):
@@ -508,7 +508,7 @@ class WorkersEngine(seam.Engine):
             batch = seam.Batch(*self._collect_step(timeout_s), every)
         else:
             batch = self._collect_rows(count, rows, timeout_s)
-        waited_ns = self._crew.waiting.waited_ns - waited_ns
+        waited_ns = self._pool.waiter.waited_ns - waited_ns
         self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
         return batch
 
@@ -548,7 +548,7 @@ class WorkersEngine(seam.Engine):
         if isinstance(request, (seam.SetAttr, seam.SetState)):
             return None
         values: list[Any] = [None] * len(every)
-        for worker, mine, _ in split(rows, self._crew.spans):
+        for worker, mine, _ in split(rows, self._pool.spans):
             for place, value in zip(mine, replies[worker].value, strict=True):
                 values[place] = value
         if isinstance(request, seam.GetState):
@@ -598,22 +598,22 @@ class WorkersEngine(seam.Engine):
         """Return statistics."""
         if self._last_look is not None:
             return self._last_look
-        crew = self._crew
+        pool = self._pool
         workers = tuple(
             WorkerStats(
                 index=worker,
-                env_indices=crew.spans[worker],
-                pid=crew.transport.pid(worker),
-                steps=crew.lines[worker][STEPS],
-                busy_s=crew.lines[worker][BUSY_NS] / 1e9,
-                restarts=crew.restarts[worker],
-                place=crew.transport.place(worker),
-                stack=crew.transport.stack(worker) if stacks else "",
+                env_indices=pool.spans[worker],
+                pid=pool.transport.pid(worker),
+                steps=pool.lines[worker][STEPS],
+                busy_s=pool.lines[worker][BUSY_NS] / 1e9,
+                restarts=pool.restarts[worker],
+                place=pool.transport.place(worker),
+                stack=pool.transport.stack(worker) if stacks else "",
             )
-            for worker in crew.every
+            for worker in pool.every
         )
         busy_s, own_s = sum(worker.busy_s for worker in workers), self._own_ns / 1e9
-        step_s, wait_s = (0.0, crew.waiting.waited_ns / 1e9) if self._here is None else (busy_s, 0.0)
+        step_s, wait_s = (0.0, pool.waiter.waited_ns / 1e9) if self._here is None else (busy_s, 0.0)
         total_s = own_s + wait_s
         return FleetStats(
             steps=self._steps,
@@ -622,18 +622,18 @@ class WorkersEngine(seam.Engine):
             wait_s=wait_s,
             copy_s=max(own_s - step_s, 0.0),
             busy_s=busy_s,
-            restarts=sum(crew.restarts.values()),
+            restarts=sum(pool.restarts.values()),
             workers=workers,
         )
 
     def describe(self) -> str:
         """Return where the sub-environments are."""
-        note = self._crew.transport.note
+        note = self._pool.transport.note
         return f"{self.traits.plan.describe()} ({note})" if note else self.traits.plan.describe()
 
     def abort(self) -> None:
         """End all workers at once; from any thread."""
-        self._crew.abort()
+        self._pool.abort()
 
     def close(self, timeout_s: float) -> list[errors.Failure]:
         """Close every sub-environment and end the workers."""
@@ -641,7 +641,7 @@ class WorkersEngine(seam.Engine):
             self._finalizer.detach()
             return []
         self._last_look = self.look()
-        failures = [failure for reply in self._crew.close(timeout_s) for failure in reply.failures]
+        failures = [failure for reply in self._pool.close(timeout_s) for failure in reply.failures]
         self._finalizer.detach()
         return failures
 
@@ -671,7 +671,7 @@ def _open_at_exit() -> weakref.WeakSet[WorkersEngine]:
         for engine in list(engines):
             if engine._is_open():  # noqa: SLF001  # this module's own
                 with contextlib.suppress(Exception):
-                    engine._crew.close(max(0.0, deadline_s - time.monotonic()))  # noqa: SLF001
+                    engine._pool.close(max(0.0, deadline_s - time.monotonic()))  # noqa: SLF001
 
     atexit.register(close_all)
     return engines

@@ -28,8 +28,8 @@ from envfleet.errors import EnvfleetError
 from envfleet.fleet.engine import Rows
 from envfleet.workers.arrays import FleetArrays
 from envfleet.workers.board import ASKED, DONE, FLAGS, MAIL, Verb
-from envfleet.workers.crew import Crew
 from envfleet.workers.env_group import Reply
+from envfleet.workers.worker_pool import WorkerPool
 
 _LOOK_NS = 1_000_000_000
 """Interval at which to look after the workers while results keep arriving."""
@@ -51,7 +51,7 @@ class PartialSteps:
     """Rows that were sent, until they are taken.
 
     Args:
-        crew: Workers of the fleet.
+        pool: Workers of the fleet.
         arrays: Arrays of the fleet.
         batch_size: Number of rows that `recv` waits for.
 
@@ -59,10 +59,10 @@ class PartialSteps:
         worker_of: Worker of each row, int64 `(num_envs,)`.
     """
 
-    def __init__(self, crew: Crew, arrays: FleetArrays, batch_size: int) -> None:
+    def __init__(self, pool: WorkerPool, arrays: FleetArrays, batch_size: int) -> None:
         num_envs = len(arrays.row_asked)
-        self._crew, self._arrays, self._batch_size = crew, arrays, batch_size
-        self.worker_of = np.repeat(crew.every, [len(rows) for rows in crew.spans])
+        self._pool, self._arrays, self._batch_size = pool, arrays, batch_size
+        self.worker_of = np.repeat(pool.every, [len(rows) for rows in pool.spans])
         self._alone = np.zeros(num_envs, np.bool_)  # under way by their own numbers
         self._there = np.zeros(num_envs, np.bool_)  # done, or to be answered by the owner
         self._numbers = np.zeros(num_envs, np.int64)
@@ -88,36 +88,36 @@ class PartialSteps:
         """Take over a full step that is under way, so that some rows can be collected before others."""
         self._count += 1
         self._numbers[:] = self._count
-        self._plain = {worker: line[ASKED] for worker, line in enumerate(self._crew.lines)}
+        self._plain = {worker: line[ASKED] for worker, line in enumerate(self._pool.lines)}
 
     def send(self, rows: Rows, objects: Sequence[Sequence[Any]], generation: int) -> None:
         """Start to step rows with actions from the arrays; `objects` are action leaves that are Python objects."""
-        crew, places = self._crew, {row: k for k, row in enumerate(rows.tolist())}
+        pool, places = self._pool, {row: k for k, row in enumerate(rows.tolist())}
         for row, place in places.items() if objects else ():  # first of all, because it may be refused
-            crew.transport.requests.put(len(crew.every) + row, [[leaf[place]] for leaf in objects])
+            pool.transport.requests.put(len(pool.every) + row, [[leaf[place]] for leaf in objects])
         if not self:
             self._due_ns = time.perf_counter_ns() + _LOOK_NS
         self._count += 1
         self._numbers[rows] = self._count
         left, is_ready = rows, False
         while not is_ready:
-            for row in [row for row in left.tolist() if row in crew.lost]:  # it reports its loss instead of stepping
+            for row in [row for row in left.tolist() if row in pool.lost]:  # it reports its loss instead of stepping
                 self._lose(row)
             left = rows[~self._there[rows]]
-            is_ready = crew.rebuilding.isdisjoint(self.workers_of(left))
-            crew.await_rebuilt(self.workers_of(left))  # while others may be lost
+            is_ready = pool.rebuilding.isdisjoint(self.workers_of(left))
+            pool.await_rebuilt(self.workers_of(left))  # while others may be lost
         alone = []
         for worker in self.workers_of(left):
             mine = left[self.worker_of[left] == worker]
-            if len(mine) == len(crew.spans[worker]) <= self._batch_size and not objects:
-                self._plain[worker] = crew.ask([worker], Verb.STEP, generation)
+            if len(mine) == len(pool.spans[worker]) <= self._batch_size and not objects:
+                self._plain[worker] = pool.ask([worker], Verb.STEP, generation)
             else:
                 alone += mine.tolist()
         if not alone:
             return
         self._arrays.row_asked[alone] = self._count
         self._alone[alone] = True
-        crew.ask(self.workers_of(np.array(alone)), Verb.STEP_ROWS, generation)
+        pool.ask(self.workers_of(np.array(alone)), Verb.STEP_ROWS, generation)
 
     def wait(self, count: int | None, rows: Rows | None, timeout_s: float | None) -> Rows:
         """Wait for `count` rows, or for `rows`, and return which ones can be taken.
@@ -125,7 +125,7 @@ class PartialSteps:
         Raises:
             CallTimeout: `timeout_s` passed.
         """
-        crew = self._crew
+        pool = self._pool
 
         def is_there() -> bool:
             self._look()
@@ -133,9 +133,9 @@ class PartialSteps:
 
         now_ns = time.perf_counter_ns()
         if now_ns > self._due_ns:  # a steady stream of results must not mask a hung or dead worker
-            crew.attend()
+            pool.attend()
             self._due_ns = now_ns + _LOOK_NS
-        crew.wait(is_there, crew.attend, timeout_s)
+        pool.wait(is_there, pool.attend, timeout_s)
         if rows is None:
             found = np.flatnonzero(self._there)
             rows = found[np.argsort(self._numbers[found], kind="stable")[:count]]  # in the order of sending
@@ -158,15 +158,15 @@ class PartialSteps:
             replies.append(news)
         lost = {row: self._lost.pop(row) for row in self.lost_among(rows)}
         for row in lost:  # its successor may have been lost too, before its episode was seen: one report is enough
-            self._crew.lost.pop(row, None)
+            self._pool.lost.pop(row, None)
         return Collected(replies, lost)
 
     def _look(self) -> None:
         """Note rows that workers have finished, and rows of lost workers."""
-        crew, arrays = self._crew, self._arrays
-        if crew.lost:
+        pool, arrays = self._pool, self._arrays
+        if pool.lost:
             plain = set(self._plain)
-            for row in list(crew.lost):
+            for row in list(pool.lost):
                 if self._alone[row] or self.worker_of[row] in plain:
                     self._plain.pop(int(self.worker_of[row]), None)
                     self._lose(row)
@@ -174,20 +174,20 @@ class PartialSteps:
         if done.any():
             for row in np.flatnonzero(done & (arrays.row_flags & MAIL != 0)).tolist():
                 worker = int(self.worker_of[row])
-                self._news.update(self._read([row], worker, 1 + row - crew.spans[worker].start))
+                self._news.update(self._read([row], worker, 1 + row - pool.spans[worker].start))
             self._there |= done
             self._alone &= ~done
         for worker, asked in list(self._plain.items()):
-            if crew.lines[worker][DONE] == asked:
-                if crew.lines[worker][FLAGS] & MAIL:
-                    self._news.update(self._read(crew.spans[worker], worker, 0))
-                self._there[crew.spans[worker]] = True
+            if pool.lines[worker][DONE] == asked:
+                if pool.lines[worker][FLAGS] & MAIL:
+                    self._news.update(self._read(pool.spans[worker], worker, 0))
+                self._there[pool.spans[worker]] = True
                 del self._plain[worker]
 
     def _read(self, rows: Sequence[int], worker: int, slot: int) -> dict[int, Reply | EnvfleetError]:
         """Return the reply or the error of a worker, by row."""
         try:
-            reply = self._crew.reply(worker, slot)
+            reply = self._pool.reply(worker, slot)
         except EnvfleetError as error:
             reply = error
         if isinstance(reply, EnvfleetError) or len(rows) == 1:
@@ -197,4 +197,4 @@ class PartialSteps:
     def _lose(self, row: int) -> None:
         """Let the owner answer a row of a lost worker."""
         self._alone[row], self._there[row] = False, True
-        self._lost[row] = self._crew.lost.pop(row)
+        self._lost[row] = self._pool.lost.pop(row)

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 @dataclasses.dataclass
-class Seat:
+class WorkerContext:
     """Everything that connects a worker to its owner.
 
     Attributes:
@@ -45,7 +45,7 @@ class Seat:
         owner: Words of the owner.
         requests: Mail from the owner: a slot per worker, then one per row of the fleet, then the table of columns.
         replies: Mail to the owner: one slot for whole requests, one per row of this worker.
-        waiting: Waits of the worker.
+        waiter: Waits of the worker.
         ring: Function that wakes the owner.
         map_arrays: Function that returns the worker's rows of the arrays.
         shared: The fleet's shared data by name.
@@ -58,7 +58,7 @@ class Seat:
     owner: board.Line
     requests: Mail
     replies: Mail
-    waiting: board.Waiting
+    waiter: board.Waiter
     ring: Callable[[], None]
     map_arrays: Callable[[ArraysSpec], FleetArrays]
     shared: Mapping[str, Any]
@@ -70,35 +70,35 @@ class Server:
     """Loop of a worker: carry out requests until it is asked to close.
 
     Args:
-        seat: Connection to the owner.
+        context: Connection to the owner.
 
     Attributes:
         group: Its sub-environments, once they are built.
     """
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat, self._line = seat, seat.lines[seat.place.worker]
+    def __init__(self, context: WorkerContext) -> None:
+        self._context, self._line = context, context.lines[context.place.worker]
         self._plan: GroupPlan
         self.group: Any = None  # an EnvGroup from BUILD on, before which nothing else is asked
         self._arrays: FleetArrays | None = None
-        self._table, self._fence = 0, seat.waiting.fence
+        self._table, self._fence = 0, context.waiter.fence
 
     def run(self) -> None:
         """Serve the owner until it asks to close."""
         line, verb = self._line, Verb.BUILD
         while verb is not Verb.CLOSE:
-            self._seat.waiting.wait(lambda: line[ASKED] != line[DONE], time.perf_counter_ns())
+            self._context.waiter.wait(lambda: line[ASKED] != line[DONE], time.perf_counter_ns())
             verb = self.answer()
 
     def answer(self) -> Verb:
         """Carry out the request that is pending."""
-        seat, line, group = self._seat, self._line, self.group
+        context, line, group = self._context, self._line, self.group
         asked = line[ASKED]
         verb, generation = _VERBS[asked & 7], asked >> 3 & 1
         if line[board.TABLE] != self._table and self._arrays is not None:
             self._table = line[board.TABLE]
             try:
-                table = seat.requests.get(seat.place.num_workers + seat.place.num_envs)
+                table = context.requests.get(context.place.num_workers + context.place.num_envs)
             except Exception:  # noqa: BLE001  # a constant's class that only other workers can import
                 table = Table([], [], [])  # all infos go by mail
             group.columns.learn(table)
@@ -111,21 +111,21 @@ class Server:
             else:
                 flags = self._handle(verb, generation)
         except Exception as error:  # if this thread died silently, the owner would wait forever
-            if seat.is_inline:
+            if context.is_inline:
                 raise
             if not isinstance(error, EnvfleetError):
                 trace, where = "".join(traceback.format_exception(error)), verb.name.lower()
                 error = EnvfleetError(f"a worker failed outside of its sub-environments, in {where}:\n{trace}")
-            seat.replies.put(0, error)
+            context.replies.put(0, error)
             flags = MAIL | board.ERROR
         line[FLAGS] = flags
         if not IS_ORDERED:
             self._fence()
         line[DONE] = asked
         self._fence()
-        awaited = seat.owner[ASLEEP]  # the last of all sees, after the fence, that the others are done
-        if awaited and (awaited != asked or all([one[DONE] == asked for one in seat.lines])):  # noqa: C419
-            seat.ring()
+        awaited = context.owner[ASLEEP]  # the last of all sees, after the fence, that the others are done
+        if awaited and (awaited != asked or all([one[DONE] == asked for one in context.lines])):  # noqa: C419
+            context.ring()
         return verb
 
     def _columns_flag(self) -> int:
@@ -137,15 +137,15 @@ class Server:
             self._step_asked(self._arrays, generation)
         if verb is Verb.STEP_ROWS:
             return 0
-        seat = self._seat
-        reply = self._dispatch(verb, generation, None if verb is Verb.CLOSE else self._read(verb, seat.place.worker))
+        context = self._context
+        reply = self._dispatch(verb, generation, None if verb is Verb.CLOSE else self._read(verb, context.place.worker))
         flags = self._columns_flag() if verb is Verb.STEP_BY_MAIL else 0
         return flags if reply is None else flags | self._post(0, reply, verb.name.lower())
 
     def _read(self, verb: Verb, slot: int) -> Any:
-        worker = self._seat.place.worker
+        worker = self._context.place.worker
         try:
-            return self._seat.requests.get(slot)
+            return self._context.requests.get(slot)
         except Exception as error:
             if verb is Verb.BUILD and isinstance(error, EnvfleetError):  # of a module that was imported for it
                 raise
@@ -156,15 +156,15 @@ class Server:
             ) from error
 
     def _dispatch(self, verb: Verb, generation: int, message: Any) -> Reply | None:
-        seat = self._seat
+        context = self._context
         if verb is Verb.BUILD:
             self._plan = message
-            self.group = EnvGroup(message, seat.shared, self._line, is_inline=seat.is_inline)
-            if seat.is_alone:
+            self.group = EnvGroup(message, context.shared, self._line, is_inline=context.is_inline)
+            if context.is_alone:
                 gc.freeze()  # no collection looks through imported modules again
             return Reply(value=self.group.describe())
         if verb is Verb.ATTACH:
-            self._arrays = seat.map_arrays(message)
+            self._arrays = context.map_arrays(message)
             self.group.attach(message, self._arrays)
             self._arrays.row_done[...] = self._arrays.row_asked  # what was asked of a predecessor
             return None
@@ -182,16 +182,16 @@ class Server:
 
     def _step_asked(self, arrays: FleetArrays, generation: int) -> None:
         """Step the rows that were asked for one by one."""
-        seat = self._seat
+        context = self._context
         for row in np.flatnonzero(arrays.row_asked != arrays.row_done).tolist():
             asked = int(arrays.row_asked[row])
             objects: Any = ()
             try:
                 if self.group.has_object_actions:
-                    objects = self._read(Verb.STEP_ROWS, seat.place.num_workers + seat.place.rows[row])
+                    objects = self._read(Verb.STEP_ROWS, context.place.num_workers + context.place.rows[row])
                 reply = self.group.step(generation, [row], objects)
             except Exception as error:
-                if seat.is_inline:
+                if context.is_inline:
                     raise
                 blame = make_failure(error, verb="step", env_index=self._plan.rows[row], worker=self._plan.worker)
                 reply = Reply(failures=[blame])
@@ -201,16 +201,16 @@ class Server:
                 self._fence()
             arrays.row_done[row] = asked
             self._fence()
-            if seat.owner[ASLEEP]:
-                seat.ring()
+            if context.owner[ASLEEP]:
+                context.ring()
 
     def _post(self, slot: int, reply: Reply, verb: str) -> int:
         """Leave a reply in the mail; what does not pickle becomes a failure of its sub-environment."""
         try:
-            self._seat.replies.put(slot, reply)
+            self._context.replies.put(slot, reply)
         except Exception as error:  # noqa: BLE001  # whatever a foreign __reduce__ may raise
             failures = self._find_unpicklable(reply, verb) or [self._blame(self._plan.rows.start, verb, error)]
-            self._seat.replies.put(slot, Reply(failures=failures))
+            self._context.replies.put(slot, Reply(failures=failures))
         return MAIL
 
     def _find_unpicklable(self, reply: Reply, verb: str) -> list[Failure]:

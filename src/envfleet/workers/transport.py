@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from envfleet.errors import EnvfleetError
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import Line, Waiting
+from envfleet.workers.board import Line, Waiter
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.memory import Mail
 from envfleet.workers.serve import Server
@@ -23,7 +23,7 @@ class Transport(ABC):
         lines: Words of each worker.
         requests: Mail to the workers: a slot per worker, then one per row of the fleet, then the table of info columns.
         replies: Mail from each worker: one slot for whole requests, then one per row of that worker.
-        waiting: How the owner waits for them.
+        waiter: How the owner waits for them.
         can_kill: Whether a worker can be ended by force.
         server: The one worker's own side, if that is the caller's thread.
         note: What the fleet's `repr` adds to the plan.
@@ -32,7 +32,7 @@ class Transport(ABC):
     lines: list[Line]
     requests: Mail
     replies: Sequence[Mail]
-    waiting: Waiting
+    waiter: Waiter
     can_kill = False
     server: Server | None = None
     note = ""

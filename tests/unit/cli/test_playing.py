@@ -88,14 +88,14 @@ def test_watch_writes_the_games_that_evaluate_counts(tmp_path: Path) -> None:
 def test_games_that_are_shown_are_those_that_are_counted(run: Path) -> None:
     player, opponent = load_player(run), load_player("strong")
     shown = [
-        moment
-        for moment in show_games(HockeyTwoEnv(), [player, opponent], 3, seed=1, game=known_game("hockey"))
-        if moment.outcome is not None
+        state
+        for state in show_games(HockeyTwoEnv(), [player, opponent], 3, seed=1, game=known_game("hockey"))
+        if state.outcome is not None
     ]
     games = play(player, opponent, 3, seed=1)
-    assert [moment.outcome for moment in shown] == games.outcomes.tolist()
-    assert [moment.step for moment in shown] == games.lengths.tolist()
-    assert [moment.is_left for moment in shown] == [True, False, True]
+    assert [state.outcome for state in shown] == games.outcomes.tolist()
+    assert [state.step for state in shown] == games.lengths.tolist()
+    assert [state.is_left for state in shown] == [True, False, True]
 
 
 def test_a_person_plays_until_escape(window: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +127,10 @@ def test_arrows_move_a_person_where_they_point(window: None, monkeypatch: pytest
     monkeypatch.setattr(pygame.key, "get_pressed", Pressed)
     env = HockeyTwoEnv(render_mode="human")
     person = LoadedPlayer("you", policy=Person(known_game("hockey").person(env, 0 if is_left else 1)))
-    moments = show_games(
+    states = show_games(
         env, [person, load_player("weak")], 1, side="left" if is_left else "right", game=known_game("hockey")
     )
-    for _ in zip(range(15), moments, strict=False):
+    for _ in zip(range(15), states, strict=False):
         pass
     assert env._game is not None
     racket = env._game.world.rackets[0 if is_left else 1]

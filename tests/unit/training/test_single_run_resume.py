@@ -166,13 +166,13 @@ def test_who_stops_the_last_evaluation_has_interrupted_the_run(tmp_path: Path) -
         Trainer(resolve(config, RunOptions(num_envs=4, backend="serial")), folder=folder)
     ) as trainer:
         assert trainer.run(lambda: trainer.transitions >= 600) == "interrupted"
-        assert trainer.tally.evaluation is None
+        assert trainer.progress.evaluation is None
     with contextlib.closing(
         Trainer(resolve(config, RunOptions(num_envs=4, backend="serial")), folder=folder)
     ) as trainer:
         trainer.load_state_dict(folder.load())
         assert trainer.run() == "completed"
-        assert trainer.tally.evaluation is not None
+        assert trainer.progress.evaluation is not None
 
 
 def test_a_curriculum_is_evaluated_in_what_it_leads_to(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class FarTransport(ProcessTransport):
             process: Any = super()._launch(plan)
         else:
             (lifeline, one), (data, other) = tcp_pair(), tcp_pair()
-            place, _ = self._seats[worker]
+            place, _ = self._places[worker]
             process, _ = start_far_worker(place, [one.fileno(), other.fileno()], self._shared)
             one.close()
             other.close()
@@ -45,7 +45,7 @@ class FarTransport(ProcessTransport):
             far = FarWorker(Connection(data), self.lines[worker], place, self.requests, self.replies[worker])
             self.far[worker] = far
             self._poller.watch(far.data.fd, functools.partial(self._take, far))
-            self.waiting.never_awake()
+            self.waiter.never_awake()
             if self._spec is not None:
                 far.attach(self._spec, self._arrays.map(self._spec.block.size_bytes))
         assert process.pid

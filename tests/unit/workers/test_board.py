@@ -11,7 +11,7 @@ import gymnasium as gym
 import pytest
 
 import envfleet
-from envfleet.workers.board import IS_AWAKE, OWNER_AWAKE_NS, Choice, Waiting, lines_of
+from envfleet.workers.board import IS_AWAKE, OWNER_SPIN_NS, SpinPolicy, Waiter, lines_of
 from envfleet.workers.engine import WorkersEngine
 
 
@@ -20,13 +20,13 @@ class Machine:
 
     def __init__(self, awake_us: float, asleep_us: float) -> None:
         self.line = lines_of(bytearray, 0)[0]
-        self.choice, self.now_ns, self.is_awake = Choice(self.line), time.perf_counter_ns(), False
+        self.policy, self.now_ns, self.is_awake = SpinPolicy(self.line), time.perf_counter_ns(), False
         self.costs_us = {True: awake_us, False: asleep_us}
 
     def run(self, count: int) -> Iterator[bool]:
         for _ in range(count):
             self.now_ns += round(1000 * self.costs_us[self.is_awake])
-            self.choice.begin(self.now_ns)
+            self.policy.next_step(self.now_ns)
             self.is_awake = bool(self.line[IS_AWAKE])
             yield self.is_awake
 
@@ -96,19 +96,19 @@ def test_waiting_ends_awake_and_is_counted() -> None:
         slept.append(timeout_s)
         return True
 
-    waiting = Waiting(owner, owner, sleep, awake_ns=OWNER_AWAKE_NS, choice=Choice(owner))
-    assert waiting.choice is not None
+    waiter = Waiter(owner, owner, sleep, spin_ns=OWNER_SPIN_NS, spin_policy=SpinPolicy(owner))
+    assert waiter.spin_policy is not None
     for _ in range(16):  # until it is tried awake
         start_ns = time.perf_counter_ns()
-        waiting.choice.begin(start_ns)
-    assert not waiting.wait(lambda: False, start_ns)
-    assert waiting.waited_ns >= OWNER_AWAKE_NS
+        waiter.spin_policy.next_step(start_ns)
+    assert not waiter.wait(lambda: False, start_ns)
+    assert waiter.waited_ns >= OWNER_SPIN_NS
     assert len(slept) == 1
     assert owner[IS_AWAKE]
-    waiting.never_awake()
-    before_ns = waiting.waited_ns
-    assert not waiting.wait(lambda: False, time.perf_counter_ns(), 0.5)
-    assert waiting.waited_ns - before_ns < OWNER_AWAKE_NS
+    waiter.never_awake()
+    before_ns = waiter.waited_ns
+    assert not waiter.wait(lambda: False, time.perf_counter_ns(), 0.5)
+    assert waiter.waited_ns - before_ns < OWNER_SPIN_NS
     assert slept[1] <= 0.5
     assert not owner[IS_AWAKE]
 
@@ -131,16 +131,16 @@ def test_an_owner_asleep_is_woken_once_a_step(backend: str) -> None:
     env_fns = [functools.partial(Late, 0.005 * row) for row in range(4)]
     with envfleet.make(env_fns, backend=backend, workers=4) as fleet:
         fleet.reset(seed=0)
-        waiting = cast("WorkersEngine", fleet.engine)._crew.waiting
-        waiting.never_awake()
-        sleep, num_sleeps = waiting.sleep, 0
+        waiter = cast("WorkersEngine", fleet.engine)._pool.waiter
+        waiter.never_awake()
+        sleep, num_sleeps = waiter.sleep, 0
 
         def sleep_and_count(timeout_s: float) -> bool:
             nonlocal num_sleeps
             num_sleeps += 1
             return sleep(timeout_s)
 
-        waiting.sleep = sleep_and_count
+        waiter.sleep = sleep_and_count
         for _ in range(40):
             fleet.step(fleet.action_space.sample())
         assert 0 < num_sleeps <= 50  # it would be 160 if each rang; bells rung for the reset may still be heard

@@ -22,7 +22,7 @@ class HockeyGame(Game):
     """Hockey."""
 
     name = "hockey"
-    seats = ("left", "right")
+    sides = ("left", "right")
     observation_space = spaces.Box(-np.inf, np.inf, (c.OBSERVATION_SIZE,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (c.ACTION_SIZE,), np.float32)
     modes = tuple(mode.name for mode in Mode)
@@ -80,9 +80,9 @@ class HockeyGame(Game):
         """Return both controllers and the player that starts with the puck."""
         return {"params": {"starter": starter, "player_one": scripts[0], "player_two": scripts[1]}}
 
-    def usual_seat(self, mode: str) -> str:
+    def default_side(self, mode: str) -> str:
         """Both in turns; in the training modes the left, which is the side that shoots or defends."""
-        return "both" if mode == Mode.NORMAL.name else self.seats[0]
+        return "both" if mode == Mode.NORMAL.name else self.sides[0]
 
     def action_table(self, fineness: int, combined: bool, settings: Mapping[str, Any]) -> NDArray[Any]:
         """Return the table of actions, `(K, 4)`."""
@@ -98,8 +98,8 @@ class HockeyGame(Game):
             require_display()
         return HockeyTwoEnv(render_mode=render_mode, **self.arguments(mode, settings))
 
-    def person(self, env: gym.Env[Any, Any], seat: int) -> Any:
+    def person(self, env: gym.Env[Any, Any], player: int) -> Any:
         """Return a human player that uses the arrow keys."""
         from envfleet.envs.hockey.opponents import HumanOpponent
 
-        return HumanOpponent(env, player=seat + 1)
+        return HumanOpponent(env, player=player + 1)

@@ -31,11 +31,11 @@ class ArenaStep:
     """Result of one step of an arena.
 
     Attributes:
-        observations: Observations of the learner's seats after the step, `(len(seats), …)`; the first observation of
-            the next episode where one ended.
-        transitions: Transitions to learn from, one per seat that the learner had in this step, with the seat as
-            `env_indices`; without those of failed sub-environments.
-        failed: Seats in sub-environments that failed and were rebuilt, int64; their episodes ended one step earlier.
+        observations: Observations of the learner's players after the step, `(len(players), …)`; the first observation
+            of the next episode where one ended.
+        transitions: Transitions to learn from, one per player that the learner controlled, with the index of the player
+            as `env_indices`; without those of failed sub-environments.
+        failed: Players in sub-environments that failed and were rebuilt, int64; their episodes ended one step earlier.
         results: Results of the finished episodes, for player one; `None` without any.
     """
 
@@ -83,8 +83,8 @@ class Arena:
     per episode: scripted players act inside the environment, selected by its attribute `player_two`; networks act here,
     on player two's observations. Rewards are the learner's; `ArenaStep.results` has the environment's.
 
-    Observations and actions of the learner are indexed by seat: seat i is player one of sub-environment i. With
-    `has_both_sides` there are 2N seats, and seat N + i is player two of sub-environment i; the learner has it in
+    Observations and actions of the learner are indexed by player: index i is player one of sub-environment i. With
+    `has_both_sides` there are 2N players, and index N + i is player two of sub-environment i; the learner has it in
     episodes against itself in which it explores on both sides.
 
     Args:
@@ -102,8 +102,8 @@ class Arena:
         num_envs: Number of sub-environments, N.
         single_observation_space: Observation space of one player.
         single_action_space: Action space of one player.
-        num_seats: Number of seats, N or 2N.
-        seats: Current seats of the learner, int64, ascending.
+        num_players: Number of players that the learner may control, N or 2N.
+        players: Players that the learner controls now, int64, ascending.
 
     Raises:
         InvalidArgument: Observations or actions of a player are neither arrays nor numbers.
@@ -139,12 +139,12 @@ class Arena:
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
         self._shaped_returns = np.zeros(self.num_envs)  # of the running episodes
-        self._observations = self._seen = np.zeros(0)  # as the fleet returned them, and of the learner's seats
+        self._observations = self._seen = np.zeros(0)  # as the fleet returned them, and of the learner's players
         self._given = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
         self._every = np.arange(self.num_envs)
         self._views = 1 + has_both_sides  # players of a game whom the learner may be
-        self.num_seats, self.seats = self.num_envs * self._views, self._every
-        self._num_learned = self.num_seats if learns_from_both_sides else self.num_envs  # seats, from the first
+        self.num_players, self.players = self.num_envs * self._views, self._every
+        self._num_learned = self.num_players if learns_from_both_sides else self.num_envs  # players, from the first
 
     # ------------------------------------------------------------------ phases and resets
 
@@ -172,38 +172,38 @@ class Arena:
             seed: Seed, as in the fleet's `reset`.
 
         Returns:
-            Observations of the learner's seats, `(len(seats), …)`.
+            Observations of the learner's players, `(len(players), …)`.
         """
         if self.game is not None:
             self._opponents.draw(self._every)
-        self._seat_players()
+        self._assign_players()
         self._observations = self._packing.pack(self.fleet.reset(seed=seed)[0])
         self._shaper.begin_episodes(self._every)
         self._shaped_returns[:] = 0.0
         return self._look()
 
     def _look(self) -> NDArray[Any]:
-        """Return the observations of the learner's seats."""
-        self._seen = self._by_seat(self._observations)[self.seats]
+        """Return the observations of the learner's players."""
+        self._seen = self._by_player(self._observations)[self.players]
         return self._seen
 
-    def _seat_players(self, *, has_new_scripts: bool = True) -> None:
-        """Set the scripted players of sub-environments, and update the learner's seats."""
+    def _assign_players(self, *, has_new_scripts: bool = True) -> None:
+        """Set the scripted players of sub-environments, and update the learner's players."""
         if self.game is None:
             return
         if has_new_scripts and self.game.scripts:
             self.fleet.set_attr("player_two", self._opponents.scripts.tolist())
-        self.seats = np.concatenate((self._every, self.num_envs + self._opponents.own_rows))
+        self.players = np.concatenate((self._every, self.num_envs + self._opponents.own_rows))
 
-    def _by_seat(self, array: NDArray[Any]) -> NDArray[Any]:
+    def _by_player(self, array: NDArray[Any]) -> NDArray[Any]:
         if self.game is None:
             return array
-        return array[:, : self._views].swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (seats, …)
+        return array[:, : self._views].swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (players, …)
 
     # ------------------------------------------------------------------ steps
 
     def send(self, actions: NDArray[Any]) -> None:
-        """Start a step with the learner's actions in its seats, `(len(seats), …)`, and those of its opponents."""
+        """Start a step with the learner's actions for its players, `(len(players), …)`, and those of its opponents."""
         self._given = actions
         if self.game is not None:
             joint = idle_actions(self.fleet.single_action_space, self.num_envs)
@@ -228,15 +228,15 @@ class Arena:
             after = np.array(observations)
             after[rows] = self._packing.pack(final_observations(self.fleet.engine, received, rows))
         shaped = self._shape(rewards, winners, infos, rows, after)
-        seats = self.seats[: self._num_learned]
-        before: Any = slice(len(seats))
-        failed = seats[:0]
+        players = self.players[: self._num_learned]
+        before: Any = slice(len(players))
+        failed = players[:0]
         if "_env_error" in infos:
-            has_failed = np.asarray(infos["_env_error"])[seats % self.num_envs]
-            before, failed, seats = np.flatnonzero(~has_failed), seats[has_failed], seats[~has_failed]
-        envs, seen = seats % self.num_envs, self._by_seat(after)[seats]
+            has_failed = np.asarray(infos["_env_error"])[players % self.num_envs]
+            before, failed, players = np.flatnonzero(~has_failed), players[has_failed], players[~has_failed]
+        envs, seen = players % self.num_envs, self._by_player(after)[players]
         ends = terminated[envs], truncated[envs]
-        transitions = Transitions(self._seen[before], self._given[before], shaped[seats], *ends, seen, seats)
+        transitions = Transitions(self._seen[before], self._given[before], shaped[players], *ends, seen, players)
         self._observations = observations
         self._shaped_returns += shaped[: self.num_envs]
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
@@ -250,10 +250,10 @@ class Arena:
         ended: NDArray[np.int64],
         seen: NDArray[Any],
     ) -> NDArray[np.float64]:
-        """Return the learner's rewards of all seats; 0 for player two if the learner does not learn from it."""
+        """Return the learner's rewards of all players; 0 for player two if the learner does not learn from it."""
         shaped = np.zeros((self._views, self.num_envs))
-        num_players = self._num_learned // self.num_envs if len(self._opponents.own_rows) else 1
-        for player, suffix in enumerate(("", "_two")[:num_players]):
+        players_per_env = self._num_learned // self.num_envs if len(self._opponents.own_rows) else 1
+        for player, suffix in enumerate(("", "_two")[:players_per_env]):
             reward = in_step(infos, "reward_two", ended, self.num_envs) if player else rewards
             if self._shaping is not None:
                 arrays = (self._packing.unpacked(self._observations), self._actions, self._packing.unpacked(seen))
@@ -283,7 +283,7 @@ class Arena:
         )
         if self.game is not None:
             self._opponents.report(rows, winners)
-            self._seat_players(has_new_scripts=self._opponents.draw(rows))
+            self._assign_players(has_new_scripts=self._opponents.draw(rows))
         self._shaper.begin_episodes(rows)
         return results
 
@@ -320,6 +320,6 @@ class Arena:
         if state["fleet"] is None:
             return self.reset()
         self._shaped_returns[:] = state["shaped_returns"]
-        self._seat_players()
+        self._assign_players()
         self._observations = self._packing.pack(self.fleet.set_state(state["fleet"]))
         return self._look()

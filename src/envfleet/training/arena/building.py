@@ -136,7 +136,7 @@ def make_agent(plan: RunPlan, arena: Arena, *, seed: int, takes_weights: bool = 
         arena.single_observation_space,
         plan.action_table or arena.single_action_space,
         hyperparameters if path is None else experienced(hyperparameters),
-        num_envs=arena.num_seats,
+        num_envs=arena.num_players,
         seed=seed,
         device=_device("device", plan.options.device),
     )

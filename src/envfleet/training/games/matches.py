@@ -91,7 +91,7 @@ class Games:
 
     Attributes:
         seeds: Seeds, uint64 `(G,)`.
-        is_left: Whether the player has the first of the game's two seats, bool `(G,)`.
+        is_left: Whether the player has the first of the game's two sides, bool `(G,)`.
         is_starting: Whether the player has the first move, in games that assign it, bool `(G,)`.
         outcomes: 1 where the player won, -1 where the opponent won, 0 for a draw, int64 `(G,)`.
         returns: Sum of the player's rewards, float64 `(G,)`.
@@ -127,7 +127,7 @@ def play(
         opponent: Opponent, in the same form.
         games: Number of games.
         seed: Seed that the seeds of all games derive from; the first ones are the same for any number of games.
-        side: Seat of the player; with `"both"` even games use the first, odd ones the second. Of four consecutive games
+        side: Side of the player; with `"both"` even games use the first, odd ones the second. Of four consecutive games
             each player starts two.
         match: Game, engine and number of simultaneous games.
         fleet: Fleet from `match.open`, which stays open; by default one is opened and closed.
@@ -145,11 +145,11 @@ def play(
 
 def plan_games(game: Game, games: int, seed: int = 0, side: str = "both") -> Games:
     """Return games with seeds, sides and starters but without results; arguments as in `play`."""
-    check_choice("side", side, (*game.seats, "both"))
+    check_choice("side", side, (*game.sides, "both"))
     check_whole("games", games, 1)
     numbers = np.arange(games)
     seeds = np.random.SeedSequence(seed).generate_state(games, np.uint64) >> np.uint64(1)
-    is_left = numbers % 2 == 0 if side == "both" else np.full(games, side == game.seats[0])
+    is_left = numbers % 2 == 0 if side == "both" else np.full(games, side == game.sides[0])
     return _planned(seeds, is_left, numbers // 2 % 2 == 0)
 
 
@@ -181,9 +181,9 @@ class GameSchedule:
 
     Examples:
         >>> schedule = GameSchedule(num_games=5, num_envs=2)
-        >>> schedule.seat(np.array([0, 1])), schedule.games
+        >>> schedule.assign(np.array([0, 1])), schedule.games
         (array([0, 1]), array([0, 1]))
-        >>> schedule.seat(np.array([1])), schedule.games
+        >>> schedule.assign(np.array([1])), schedule.games
         (array([1]), array([0, 3]))
     """
 
@@ -202,18 +202,18 @@ class GameSchedule:
         """Sub-environments with a running game."""
         return np.flatnonzero(self.games >= 0)
 
-    def seat(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def assign(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Assign the next games to sub-environments with finished games.
 
         Returns:
             Sub-environments that received a game.
         """
-        seated: NDArray[np.int64] = rows[self._next[rows] < self._ends[rows]]
+        assigned: NDArray[np.int64] = rows[self._next[rows] < self._ends[rows]]
         self.games[rows] = -1
-        self.games[seated] = self._order[self._next[seated]]
-        self._next[seated] += 1
-        self.places[seated] = self.games[seated] % self.num_places
-        return seated
+        self.games[assigned] = self._order[self._next[assigned]]
+        self._next[assigned] += 1
+        self.places[assigned] = self.games[assigned] % self.num_places
+        return assigned
 
 
 class BlockPolicy:
@@ -282,7 +282,7 @@ class MatchRunner:
         self._packing = packing = Packing(fleet.single_observation_space)
         self._policies = {k: BlockPolicy(policy, self.schedule, packing.unpacked) for k, policy in acting.items()}
         self._every = np.arange(fleet.num_envs)
-        self._seats = np.zeros(fleet.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
+        self._sides = np.zeros(fleet.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
         self._actions = idle_actions(fleet.single_action_space, fleet.num_envs)
         self.returns = np.zeros((fleet.num_envs, 2))
         self.lengths = np.zeros(fleet.num_envs, np.int64)
@@ -328,12 +328,12 @@ class MatchRunner:
 
     def _begin(self, rows: NDArray[np.int64], observations: NDArray[Any]) -> NDArray[Any]:
         """Begin the next games in these sub-environments; return the observations of all sub-environments."""
-        rows = self.schedule.seat(rows)
+        rows = self.schedule.assign(rows)
         for policy in self._policies.values():
             policy.begin(rows)
         numbers = self.schedule.games[rows]
         deals = np.stack((self._games.is_left[numbers], self._games.is_starting[numbers]), axis=1)
-        self._seats[rows], self.returns[rows], self.lengths[rows] = ~deals[:, 0], 0, 0
+        self._sides[rows], self.returns[rows], self.lengths[rows] = ~deals[:, 0], 0, 0
         for is_left, is_starting in np.unique(deals, axis=0).tolist():
             chosen = (deals == (is_left, is_starting)).all(axis=1)
             players: Any = self._scripts if is_left else self._scripts[::-1]
@@ -347,12 +347,12 @@ class MatchRunner:
             if self._game is None:
                 self._actions = policy.act(observations)
             else:
-                side = self._seats ^ number
+                side = self._sides ^ number
                 chosen = policy.act(observations[self._every, side])
                 self._actions[self._every, side] = check_actions(chosen, len(chosen), self._game, "a player")
 
     def _note(self, rows: NDArray[np.int64], winners: NDArray[Any]) -> None:
-        numbers, seats = self.schedule.games[rows], self._seats[rows]
-        self._games.outcomes[numbers] = np.where(seats == _ONE, winners, -winners)
-        self._games.returns[numbers] = self.returns[rows, seats]
+        numbers, sides = self.schedule.games[rows], self._sides[rows]
+        self._games.outcomes[numbers] = np.where(sides == _ONE, winners, -winners)
+        self._games.returns[numbers] = self.returns[rows, sides]
         self._games.lengths[numbers] = self.lengths[rows]

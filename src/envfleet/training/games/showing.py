@@ -25,13 +25,13 @@ _END_S = 0.5  # display time of the last frame of a game
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Moment:
+class GameState:
     """State of a game after a step.
 
     Attributes:
         game: Number of the game.
         step: Steps so far.
-        is_left: Whether the player has the first of the game's two seats.
+        is_left: Whether the player has the first of the game's two sides.
         frame: Rendered frame, uint8 `(height, width, 3)`, if the environment renders to arrays.
         outcome: After the last step 1 if the player won, -1 if the opponent won, 0 for a draw; otherwise `None`.
         total: Return so far, in single-player environments.
@@ -70,7 +70,7 @@ def show_games(
     seed: int = 0,
     side: str = "both",
     game: Game | None = None,
-) -> Iterator[Moment]:
+) -> Iterator[GameState]:
     """Play games one after the other: the first games of an evaluation with the same seed.
 
     Args:
@@ -78,7 +78,7 @@ def show_games(
         players: Player and opponent; the player alone in single-player environments.
         games: Number of games or episodes.
         seed: Seed of the games.
-        side: Seat of the player.
+        side: Side of the player.
         game: Two-player game; `None` for single-player environments.
 
     Yields:
@@ -89,7 +89,7 @@ def show_games(
         table = MatchRunner(fleet, plan, players, game)
         for ended in table.play():
             number, is_last = int(table.schedule.games[0]), len(ended) > 0
-            yield Moment(
+            yield GameState(
                 game=number,
                 step=int(table.lengths[0]),
                 is_left=bool(plan.is_left[number]),
@@ -111,7 +111,7 @@ def wants_to_leave() -> bool:
 
 
 def caption_frames(
-    moments: Iterable[Moment], player: str, opponent: str | None = None, *, fps: float = 50.0
+    states: Iterable[GameState], player: str, opponent: str | None = None, *, fps: float = 50.0
 ) -> Iterator[NDArray[np.uint8]]:
     """Add a band with names, score and clock above the frames of games.
 
@@ -119,7 +119,7 @@ def caption_frames(
     single-player episodes show name, return so far and step. The last frame of a game is repeated for half a second.
 
     Args:
-        moments: States with frames.
+        states: States with frames.
         player: Name of the player.
         opponent: Name of the opponent; `None` in single-player environments.
         fps: Frames per second, and steps per second of game time.
@@ -131,18 +131,18 @@ def caption_frames(
         MissingDependency: Pillow is not installed.
     """
     wins = [0, 0]
-    for moment in moments:
-        if moment.outcome:
-            wins[moment.outcome < 0] += 1
-        if moment.frame is None:
+    for state in states:
+        if state.outcome:
+            wins[state.outcome < 0] += 1
+        if state.frame is None:
             continue
         if opponent is None:
-            texts = (player, "" if moment.total is None else f"return {moment.total:.1f}", f"step {moment.step:,}")
+            texts = (player, "" if state.total is None else f"return {state.total:.1f}", f"step {state.step:,}")
         else:
             sides = ((player, wins[0]), (opponent, wins[1]))
-            left, right = sides if moment.is_left else sides[::-1]
-            texts = (left[0], f"{left[1]} : {right[1]}   {moment.step / fps:.1f} s", right[0])
-        yield from [add_band(moment.frame, texts)] * (max(round(_END_S * fps), 1) if moment.is_last else 1)
+            left, right = sides if state.is_left else sides[::-1]
+            texts = (left[0], f"{left[1]} : {right[1]}   {state.step / fps:.1f} s", right[0])
+        yield from [add_band(state.frame, texts)] * (max(round(_END_S * fps), 1) if state.is_last else 1)
 
 
 def add_band(frame: NDArray[np.uint8], texts: tuple[str, str, str]) -> NDArray[np.uint8]:

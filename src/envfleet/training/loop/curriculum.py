@@ -16,7 +16,7 @@ from envfleet.training.phases import Phase
 _LATEST = 100  # episodes
 
 
-class Tally:
+class CurriculumProgress:
     """Counters of a run and its position in the curriculum.
 
     Counts are over all sub-environments: a phase of 1,000 episodes is equally long with 1 and with 64 of them.

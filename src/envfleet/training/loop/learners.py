@@ -1,7 +1,7 @@
 """Learners: updates of off-policy agents from a replay buffer, and of PPO from rollouts.
 
 In each round a run calls `learn` while sub-environments step, then `take` with the transitions. The agent acts in all
-seats of the arena, so its sub-environments are those seats.
+players of the arena, so its sub-environments are those players.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ReplayLearner:
 class RolloutLearner:
     """Learns from rollouts of `num_steps` steps, each as soon as it is full: what acts next is the new policy.
 
-    Steps of seats that the learner did not have count as resets, which are not learned from.
+    Steps of players that the learner did not control count as resets, which are not learned from.
 
     Args:
         agent: The learning agent.

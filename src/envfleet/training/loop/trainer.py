@@ -24,7 +24,7 @@ from envfleet.training.arena.building import check_phases, make_agent, make_aren
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import find_difference, parse_config
 from envfleet.training.folder import RunFolder
-from envfleet.training.loop.curriculum import Tally
+from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.loop.evaluator import EvaluationStopped, Evaluator
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.opponents.opponents import entries_of
@@ -53,7 +53,7 @@ class Trainer:
     Attributes:
         plan: Plan of the run.
         agent: The learning agent.
-        tally: Counters of the run, over all sessions, and the position in the curriculum.
+        progress: Counters of the run, over all sessions, and the position in the curriculum.
 
     Raises:
         InvalidArgument: Configuration and options do not fit together.
@@ -70,7 +70,7 @@ class Trainer:
         self.plan, self._folder = plan, folder
         for_envs, for_agent, self._opponents_seed, for_evaluator = np.random.SeedSequence(plan.config.seed).spawn(4)
         self._env_seed, self._games_seed = _int_of(for_envs), _int_of(for_evaluator)
-        self._watch, self.tally = Stopwatch(), Tally(plan.phases)
+        self._watch, self.progress = Stopwatch(), CurriculumProgress(plan.phases)
         names = [type(observer).__name__ for observer in observers]  # identify observers in checkpoints
         keys = [f"{name}.{names[:place].count(name)}" for place, name in enumerate(names)]
         self._observers = dict(zip(keys, observers, strict=True))
@@ -114,7 +114,7 @@ class Trainer:
         self._should_stop = should_stop
         self.begin()
         try:
-            if self.tally.is_evaluation_due:
+            if self.progress.is_evaluation_due:
                 self.evaluate()
             while (reason := self._why_stop(should_stop)) is None:
                 self.round()
@@ -125,13 +125,13 @@ class Trainer:
         return self._end(reason)
 
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
-        if self.tally.is_finished:
+        if self.progress.is_finished:
             return "completed"
         spent = [name for name, share in self._spent().items() if share >= 1]
         if spent:
             return spent[0]
         goal = self.plan.options.stop_at_return
-        if goal is not None and self.tally.has_latest and self.tally.latest()["return"] >= goal:
+        if goal is not None and self.progress.has_latest and self.progress.latest()["return"] >= goal:
             return "stop_at_return"
         if any(observer.stop_requested for observer in self._observers.values()):
             return "observer"
@@ -147,7 +147,7 @@ class Trainer:
         """Step all sub-environments once, and make updates in the meantime."""
         watch, arena = self._watch, self._arena
         watch.start()
-        actions = self.agent.act_batch(self._observations, env_indices=arena.seats)
+        actions = self.agent.act_batch(self._observations, env_indices=arena.players)
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
@@ -162,7 +162,7 @@ class Trainer:
         watch.lap("update")
         self._observations = step.observations
         before = self.transitions
-        self.tally.count(len(step.transitions), step.results)
+        self.progress.count(len(step.transitions), step.results)
         if step.results is not None:
             self._tell(events.Episodes, **vars(step.results))
         self._do_what_is_due(before)
@@ -173,10 +173,10 @@ class Trainer:
         _check_all(made.rewards, fits_float32(made.rewards), "the reward", made.env_indices % num_envs, RewardError)
         self._check_observations(made.next_observations, made.env_indices)
         if step.results is not None:  # else those are the same
-            self._check_observations(step.observations, self._arena.seats)
+            self._check_observations(step.observations, self._arena.players)
 
-    def _check_observations(self, observations: NDArray[Any], seats: NDArray[np.int64]) -> None:
-        packing, rows = self.agent.packing, seats % self._arena.num_envs
+    def _check_observations(self, observations: NDArray[Any], players: NDArray[np.int64]) -> None:
+        packing, rows = self.agent.packing, players % self._arena.num_envs
         values = packing.unpack(torch.from_numpy(observations)) if packing.is_nested else ()
         for part, array in zip(packing.parts, [one.numpy() for one in values] or [observations], strict=True):
             _check_all(array, part.fits(array), part.name, rows, ObservationError)
@@ -190,7 +190,7 @@ class Trainer:
                 "expected a finite number: lower the learning rate or reward_scale, set max_grad_norm, or look for NaN "
                 "in the environment's rewards"
             )
-        self.tally.figures.add(figures)
+        self.progress.figures.add(figures)
 
     def _do_what_is_due(self, before: int) -> None:
         training, after = self.plan.training, self.transitions
@@ -201,17 +201,17 @@ class Trainer:
             "save": training.checkpoint_frequency,
         }
         due = {name for name, every in periods.items() if every is not None and before // every < after // every}
-        if due - {"save"} or self.tally.is_phase_over:
+        if due - {"save"} or self.progress.is_phase_over:
             self._add(self._learner.finish())
         if "report" in due:
             self._tell_learned()
-        if "snapshot" in due and needs_pool(self.plan.opponents[self.tally.phase_index]):
+        if "snapshot" in due and needs_pool(self.plan.opponents[self.progress.phase_index]):
             self._pool.add()
-        if self.tally.is_phase_over:
+        if self.progress.is_phase_over:
             self._end_phase()
-        if "evaluate" in due and not self.tally.is_finished:
+        if "evaluate" in due and not self.progress.is_finished:
             self.evaluate()
-        if "save" in due and not self.tally.is_finished:
+        if "save" in due and not self.progress.is_finished:
             self.save()
         if time.monotonic() >= self._next_progress_s:
             self._tell_progress()
@@ -230,7 +230,7 @@ class Trainer:
             agent=self.agent.name,
             num_envs=self.plan.options.num_envs,
             plan=f"{name}, {fleet.plan.describe()}, {updates}",
-            phases=tuple(phase.name for phase in self.tally.phases),
+            phases=tuple(phase.name for phase in self.progress.phases),
             folder=None if self._folder is None else self._folder.path,
         )
         if not self._has_begun:
@@ -246,7 +246,7 @@ class Trainer:
 
     def _begin_phase(self, state: Mapping[str, Any] | None = None) -> None:
         """Reset all sub-environments for the phase, or restore the state of an arena."""
-        index, phase = self.tally.phase_index, self.tally.phase
+        index, phase = self.progress.phase_index, self.progress.phase
         opponents = self.plan.opponents[index]
         if state is None and needs_pool(opponents):
             self._pool.add()
@@ -257,17 +257,17 @@ class Trainer:
         entries = entries_of(opponents, self.agent, self._pool, arena.game)
         arena.begin_phase(phase, entries, self.plan.shapings[index])
         self._observations = arena.reset(seed) if state is None else arena.load_state_dict(state)
-        self._check_observations(self._observations, arena.seats)
+        self._check_observations(self._observations, arena.players)
 
     def _end_phase(self) -> None:
         """End the phase: truncate running episodes, and reset all sub-environments for the next phase."""
         self._add(self._learner.end_phase())
         self._tell_learned()
         self._watch.lap("update")
-        self.tally.advance()
-        if self.tally.is_finished:
+        self.progress.advance()
+        if self.progress.is_finished:
             return
-        if self.tally.phase.clear_buffer:
+        if self.progress.phase.clear_buffer:
             self._learner.forget()
         self._begin_phase()
         self._tell(events.PhaseBegan)
@@ -277,15 +277,15 @@ class Trainer:
     def evaluate(self) -> None:
         """Evaluate the agent, and save it if it is the best so far; a stopped evaluation is repeated on resume."""
         self._watch.start()
-        self.tally.is_evaluation_due = True
+        self.progress.is_evaluation_due = True
         self._tell(events.Evaluating)
         with contextlib.suppress(EvaluationStopped):
             summary = self._evaluator.evaluate(self.agent, self._pool, self._must_end_evaluation)
-            is_best = self.tally.add_evaluation(summary)
+            is_best = self.progress.add_evaluation(summary)
             self._tell(events.Evaluated, is_best=is_best, **vars(summary))
             if is_best and self._folder is not None:
                 self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
-        if self.tally.is_evaluation_due and not self._should_stop():
+        if self.progress.is_evaluation_due and not self._should_stop():
             warnings.warn(
                 f"an evaluation was not finished {self._watch.elapsed_s / 60:.3g} minutes after the beginning, with "
                 f"max_minutes={self.plan.options.max_minutes}: allow more minutes, lower training.eval_games, or make "
@@ -324,9 +324,9 @@ class Trainer:
             self._add(figures)
             self._tell_learned()
         try:
-            if reason != "interrupted" and self.tally.evaluated_at != self.transitions:
+            if reason != "interrupted" and self.progress.evaluated_at != self.transitions:
                 self.evaluate()
-                reason = "interrupted" if self.tally.is_evaluation_due and self._should_stop() else reason
+                reason = "interrupted" if self.progress.is_evaluation_due and self._should_stop() else reason
         except Exception:
             self.save(learner)
             raise
@@ -341,10 +341,10 @@ class Trainer:
     def _tell(self, kind: type[events.Event], **own: Any) -> None:
         event = kind(
             transitions=self.transitions,
-            episodes=self.tally.episodes,
+            episodes=self.progress.episodes,
             updates=self._learner.num_updates,
-            phase=self.tally.phase_index,
-            phase_name=self.tally.phase.name,
+            phase=self.progress.phase_index,
+            phase_name=self.progress.phase.name,
             **own,
         )
         for name, observer in self._observers.items():
@@ -357,7 +357,7 @@ class Trainer:
                 raise
 
     def _tell_learned(self) -> None:
-        figures, self.tally.figures = self.tally.figures.result(), Means()
+        figures, self.progress.figures = self.progress.figures.result(), Means()
         if figures:
             self._tell(events.Learned, figures=figures)
 
@@ -365,11 +365,11 @@ class Trainer:
         self._next_progress_s = time.monotonic() + _PROGRESS_EVERY_S
         self._tell(
             events.Progress,
-            run_share=min(max([self.tally.share, *self._spent().values()]), 1.0),
+            run_share=min(max([self.progress.share, *self._spent().values()]), 1.0),
             steps_per_s=self._watch.speed(self.transitions),
             elapsed_s=self._watch.elapsed_s,
             times=self.times,
-            latest=self.tally.latest(),
+            latest=self.progress.latest(),
         )
 
     # ------------------------------------------------------------------ state
@@ -386,7 +386,7 @@ class Trainer:
             "learner": learner or self._learner.state_dict(),
             "pool": self._pool.state_dict(),
             "arena": self._last_arena or self._arena.state_dict(),
-            "tally": copy.deepcopy(self.tally),
+            "progress": copy.deepcopy(self.progress),
             "observers": {name: observer.state_dict() for name, observer in self._observers.items()},
         }
 
@@ -408,20 +408,20 @@ class Trainer:
             raise InvalidArgument(
                 f"num_envs={self._arena.num_envs}, but the run was saved with num_envs={state['num_envs']}: pass that"
             )
-        self.tally = state["tally"]
+        self.progress = state["progress"]
         most = self.plan.options.max_transitions or 0
-        if self.tally.is_finished and most > self.transitions:
-            self.tally.extend(most)
-        if self.tally.is_finished:
+        if self.progress.is_finished and most > self.transitions:
+            self.progress.extend(most)
+        if self.progress.is_finished:
             self._last_arena = state["arena"]
         self._pool.load_state_dict(state["pool"])
         for name in state["observers"].keys() & self._observers.keys():
             self._observers[name].load_state_dict(state["observers"][name])
         self._has_begun = True
-        if not self.tally.is_finished:
+        if not self.progress.is_finished:
             self._begin_phase(state["arena"])
         self._learner.load_state_dict(state["learner"])
-        if not self.tally.is_finished and state["arena"]["fleet"] is None:
+        if not self.progress.is_finished and state["arena"]["fleet"] is None:
             self._learner.cut()
             warnings.warn(
                 f"environments of {self._environment.id!r} cannot be saved in the middle of an episode, so new "
@@ -439,7 +439,7 @@ class Trainer:
     @property
     def transitions(self) -> int:
         """Transitions so far, over all sessions."""
-        return self.tally.transitions
+        return self.progress.transitions
 
     @property
     def times(self) -> events.Times:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import Line, Poller, Verb, Waiting
+from envfleet.workers.board import Line, Poller, Verb, Waiter
 from envfleet.workers.memory import FileMail, NamelessFile, dumps_reply
-from envfleet.workers.serve import Place, Seat, Server
+from envfleet.workers.serve import Place, Server, WorkerContext
 from envfleet.workers.shared import form_of, map_shared, put_shared
 from envfleet.workers.transports import process_worker
 from envfleet.workers.transports.forkserver import end_with
@@ -106,13 +106,13 @@ class FarWorker:
     Args:
         data: The connection to it.
         line: Its words of the owner's board.
-        seat: Which worker it is.
+        place: Which worker it is.
         requests: The owner's mail to all workers.
         replies: Where mail from this worker is put.
     """
 
-    def __init__(self, data: Connection, line: Line, seat: Place, requests: FileMail, replies: FileMail) -> None:
-        self.data, self._line, self._seat, self._requests, self._replies = data, line, seat, requests, replies
+    def __init__(self, data: Connection, line: Line, place: Place, requests: FileMail, replies: FileMail) -> None:
+        self.data, self._line, self._place, self._requests, self._replies = data, line, place, requests, replies
         self._table = 0
         self._rows: _Rows | None = None
         self._has_object_actions = False
@@ -120,24 +120,24 @@ class FarWorker:
 
     def attach(self, spec: ArraysSpec, buffer: Any) -> None:
         """Take the worker's rows of the arrays that lie in `buffer`."""
-        rows = self._seat.rows
+        rows = self._place.rows
         self._rows = _Rows(spec, buffer, slice(rows.start, rows.stop))
         self._has_object_actions = spec.actions.num_objects > 0
 
     def ring(self) -> None:
         """Send what the worker is asked."""
-        line, rows, seat, read = self._line, self._rows, self._seat, self._requests.read
+        line, rows, place, read = self._line, self._rows, self._place, self._requests.read
         asked, verb = line[board.ASKED], line[board.ASKED] & 7
         mail: list[tuple[int, bytes]] = []
         parts: list[memoryview] = []
         if verb not in (Verb.STEP, Verb.STEP_ROWS):
-            mail.append((0, read(seat.worker)))
+            mail.append((0, read(place.worker)))
         if rows is not None and verb != Verb.BUILD:
             if line[board.TABLE] != self._table:
                 self._table = line[board.TABLE]
-                mail.append((1 + len(seat.rows), read(seat.num_workers + seat.num_envs)))
+                mail.append((1 + len(place.rows), read(place.num_workers + place.num_envs)))
             if verb == Verb.STEP_ROWS and self._has_object_actions:
-                first = seat.num_workers + seat.rows.start
+                first = place.num_workers + place.rows.start
                 under_way = np.flatnonzero(rows.arrays.row_asked != rows.arrays.row_done)
                 mail += [(1 + row, read(first + row)) for row in under_way.tolist()]
             parts += rows.requested
@@ -295,15 +295,15 @@ def run(place: Place, fds: list[int]) -> None:
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
     line, owner = lines = board.lines_of(NamelessFile(board_fd).map, 1)
     mirror = _Mirror(Connection(socket.socket(fileno=data)), len(place.rows), lines)
-    seat = Seat(
+    context = WorkerContext(
         place=Place(0, 1, range(len(place.rows)), len(place.rows), {}),
         lines=[line],
         owner=owner,
         requests=mirror.requests,
         replies=mirror.replies,
-        waiting=Waiting(line, owner, mirror.sleep),
+        waiter=Waiter(line, owner, mirror.sleep),
         ring=mirror.report,
         map_arrays=lambda spec: mirror.rows.arrays,
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},
     )
-    Server(seat).run()
+    Server(context).run()

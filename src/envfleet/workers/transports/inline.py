@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from envfleet.workers.board import ASKED, ASLEEP, DONE, Waiting
+from envfleet.workers.board import ASKED, ASLEEP, DONE, Waiter
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.serve import Server
 from envfleet.workers.transports.local import LocalTransport
@@ -27,9 +27,9 @@ class InlineTransport(LocalTransport):
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(plans, shared)
         self.lines[0][ASLEEP] = 1  # so that its bell is always rung
-        self.waiting = Waiting(self._owner, self._owner, lambda timeout_s: False)
+        self.waiter = Waiter(self._owner, self._owner, lambda timeout_s: False)
         self._thread = threading.get_ident()
-        self.server = Server(self._seat(plans[0], self.waiting, lambda: None, is_inline=True))
+        self.server = Server(self._context_of(plans[0], self.waiter, lambda: None, is_inline=True))
         self._answer = self.server.answer
 
     def start(self, timeout_s: float) -> None:

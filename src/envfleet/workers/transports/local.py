@@ -8,10 +8,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import Waiting, lines_of
+from envfleet.workers.board import Waiter, lines_of
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.memory import HeapMail
-from envfleet.workers.serve import Place, Seat
+from envfleet.workers.serve import Place, WorkerContext
 from envfleet.workers.transport import Transport
 
 
@@ -30,15 +30,17 @@ class LocalTransport(Transport):
         self.replies: list[HeapMail] = [HeapMail() for _ in plans]
         self._blocks: list[Any] = []  # the arrays, once they are allocated
 
-    def _seat(self, plan: GroupPlan, waiting: Waiting, ring: Callable[[], None], *, is_inline: bool = False) -> Seat:
+    def _context_of(
+        self, plan: GroupPlan, waiter: Waiter, ring: Callable[[], None], *, is_inline: bool = False
+    ) -> WorkerContext:
         blocks = self._blocks  # not `self`, which would make a cycle where the transport holds the server
-        return Seat(
+        return WorkerContext(
             place=Place(plan.worker, len(self._plans), plan.rows, self._plans[-1].rows.stop, {}),
             lines=self.lines,
             owner=self._owner,
             requests=self.requests,
             replies=self.replies[plan.worker],
-            waiting=waiting,
+            waiter=waiter,
             ring=ring,
             map_arrays=lambda spec: FleetArrays(spec, blocks[0], slice(plan.rows.start, plan.rows.stop)),
             shared=self._shared,

@@ -99,14 +99,14 @@ class ProcessTransport(Transport):
             os.set_blocking(self._fds[-1], False)
         bell, to_owner, *to_workers = self._fds
         self._worker_bells = to_workers[1::2]
-        self._seats: list[tuple[Place, list[int]]] = []  # what `process_worker.run` takes
+        self._places: list[tuple[Place, list[int]]] = []  # what `process_worker.run` takes
         for plan, file, own_bell in zip(self._plans, replies, to_workers[::2], strict=True):
             files = (board_file, self._arrays, requests, file, self._stacks)
             fds = [*(one.fd for one in files), own_bell, to_owner, *(one.fd for one in self._files[4 + count :])]
-            self._seats.append((Place(plan.worker, count, plan.rows, self._num_envs, self._form), fds))
+            self._places.append((Place(plan.worker, count, plan.rows, self._num_envs, self._form), fds))
         self._poller.watch(bell)
-        self.waiting = board.Waiting(
-            owner, owner, self._poller.sleep, awake_ns=board.OWNER_AWAKE_NS, choice=board.Choice(owner)
+        self.waiter = board.Waiter(
+            owner, owner, self._poller.sleep, spin_ns=board.OWNER_SPIN_NS, spin_policy=board.SpinPolicy(owner)
         )
 
     def start(self, timeout_s: float) -> None:
@@ -122,7 +122,7 @@ class ProcessTransport(Transport):
                 )
 
     def _launch(self, plan: GroupPlan) -> WorkerHandle:
-        place, fds = self._seats[plan.worker]
+        place, fds = self._places[plan.worker]
         process = WorkerProcess(
             "envfleet.workers.transports.process_worker:run", place, fds, self._stacks, self._modules
         )

@@ -8,9 +8,9 @@ import os
 import signal
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import IS_AWAKE, WORKER_AWAKE_NS, Poller, Waiting, lines_of, ring_pipe
+from envfleet.workers.board import IS_AWAKE, WORKER_SPIN_NS, Poller, Waiter, lines_of, ring_pipe
 from envfleet.workers.memory import FileMail, NamelessFile, dumps_reply
-from envfleet.workers.serve import Place, Seat, Server
+from envfleet.workers.serve import Place, Server, WorkerContext
 from envfleet.workers.shared import map_shared
 from envfleet.workers.transports import forkserver
 
@@ -50,19 +50,19 @@ def run(place: Place, fds: list[int]) -> None:
             move_to(home)
         return needs_attention
 
-    seat = Seat(
+    context = WorkerContext(
         place=place,
         lines=lines,
         owner=owner,
         requests=FileMail(requests_fd, 0),
         replies=FileMail(replies_fd, 1 + len(place.rows), dumps_reply),
-        waiting=Waiting(line, owner, sleep, awake_ns=WORKER_AWAKE_NS),
+        waiter=Waiter(line, owner, sleep, spin_ns=WORKER_SPIN_NS),
         ring=functools.partial(ring_pipe, owner_fd),
         map_arrays=map_arrays,
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},
         is_alone=True,
     )
-    server = Server(seat)
+    server = Server(context)
     try:
         server.run()
     except _OwnerEnded:

@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from envfleet.workers.board import ASKED, Verb, Waiting
+from envfleet.workers.board import ASKED, Verb, Waiter
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.serve import Server
 from envfleet.workers.transports.local import LocalTransport
@@ -37,15 +37,15 @@ class ThreadTransport(LocalTransport):
         super().__init__(plans, shared)
         self._bell, self._bells = threading.Event(), [threading.Event() for _ in plans]
         # Awake, a thread would hold the interpreter's lock that the others need.
-        self.waiting = Waiting(self._owner, self._owner, partial(_sleep, self._bell))
+        self.waiter = Waiter(self._owner, self._owner, partial(_sleep, self._bell))
         self._threads: list[threading.Thread] = []
 
     def start(self, timeout_s: float) -> None:
         """Start all workers."""
         for plan, line, bell in zip(self._plans, self.lines, self._bells, strict=True):
-            seat = self._seat(plan, Waiting(line, self._owner, partial(_sleep, bell)), self._bell.set)
+            context = self._context_of(plan, Waiter(line, self._owner, partial(_sleep, bell)), self._bell.set)
             name = f"envfleet worker {plan.worker}"
-            self._threads.append(threading.Thread(target=Server(seat).run, name=name, daemon=True))
+            self._threads.append(threading.Thread(target=Server(context).run, name=name, daemon=True))
             self._threads[-1].start()
 
     def ring(self, worker: int) -> None:

@@ -1,4 +1,4 @@
-"""Games of the learner against itself: it learns from both sides' own observations, and from no other seats."""
+"""Games of the learner against itself: it learns from both sides' own observations, and from no other players."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def opened(env: Any = Rally, **more: Any) -> Iterator[Arena]:
 
 def sac_of(arena: Arena, **more: Any) -> SAC:
     config = SACConfig(hidden=(8,), batch_size=4, warmup=0, capacity=2000, **more)
-    return SAC(arena.single_observation_space, arena.single_action_space, config, num_envs=arena.num_seats, seed=0)
+    return SAC(arena.single_observation_space, arena.single_action_space, config, num_envs=arena.num_players, seed=0)
 
 
 def ppo_of(arena: Arena) -> PPO:
     config = PPOConfig(hidden=(8,), num_epochs=1, num_minibatches=1)
-    return PPO(arena.single_observation_space, arena.single_action_space, config, num_envs=arena.num_seats, seed=0)
+    return PPO(arena.single_observation_space, arena.single_action_space, config, num_envs=arena.num_players, seed=0)
 
 
 def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
@@ -68,10 +68,10 @@ def rounds(
     """Play from a reset, as the loop does; return opponents by name, actions, and their results."""
     observations = arena.reset(seed=3)
     for _ in range(count):
-        actions = np.full((arena.num_seats, *arena.single_action_space.shape), 9.0, np.float32)
-        actions[arena.seats] = agent.act_batch(observations, env_indices=arena.seats)
+        actions = np.full((arena.num_players, *arena.single_action_space.shape), 9.0, np.float32)
+        actions[arena.players] = agent.act_batch(observations, env_indices=arena.players)
         names = arena._opponents.names(np.arange(NUM_ENVS))
-        arena.send(actions[arena.seats])
+        arena.send(actions[arena.players])
         step = arena.recv()
         learner.take(step.transitions)
         observations = step.observations
@@ -91,7 +91,7 @@ def test_rows_of_player_two_are_the_mirrored_game() -> None:
         turned = HockeyGame(Mode.NORMAL, (8.0, 4.0, 5.0 + two[12], 4.0 + two[13], 0.0))
         catches = 0
         for _ in range(60):
-            actions = rng.uniform(-1, 1, (arena.num_seats, 4)).astype(np.float32)
+            actions = rng.uniform(-1, 1, (arena.num_players, 4)).astype(np.float32)
             actions[:, :2] = np.clip(seen[:, 12:14] - seen[:, :2], -1, 1)  # towards the puck
             arena.send(actions)
             step = arena.recv()
@@ -127,7 +127,7 @@ def test_player_two_has_its_own_rewards_and_last_observations() -> None:
     assert np.any(has_won, axis=0).reshape(2, NUM_ENVS).any(axis=1).all()
 
 
-def test_only_own_seats_are_learned_from() -> None:
+def test_only_own_players_are_learned_from() -> None:
     remembered: list[Transitions] = []
     whose: set[tuple[str, bool]] = set()
     with opened(backend="serial") as arena:
@@ -144,7 +144,7 @@ def test_only_own_seats_are_learned_from() -> None:
         for _ in range(2):
             arena.begin_phase(phase_of(), mixed(agent))
             for names, actions, step in rounds(arena, agent, learner, 100):
-                is_own = np.isin(np.arange(NUM_ENVS, arena.num_seats), step.transitions.env_indices)
+                is_own = np.isin(np.arange(NUM_ENVS, arena.num_players), step.transitions.env_indices)
                 assert (given_to_player_two(infos[-1]) == actions[NUM_ENVS:, 0]).tolist() == is_own.tolist()
                 whose |= {(name.rstrip("0123456789"), own) for name, own in zip(names, is_own.tolist(), strict=True)}
             learner.end_phase()
@@ -156,7 +156,7 @@ def test_only_own_seats_are_learned_from() -> None:
     assert set(np.unique(after[:, 1] - before[:, 1])) <= {1, 2, 3}
 
 
-def test_rollouts_hold_own_seats_and_advantages_stay_in_episodes() -> None:
+def test_rollouts_of_own_players_keep_episodes_apart() -> None:
     rollouts: list[Rollout] = []
     acted: list[NDArray[Any]] = []
     with opened(backend="serial") as arena:
@@ -188,7 +188,7 @@ def check_advantages(agent: PPO, rollout: Rollout) -> None:
 
     shape, ended, config = rollout.rewards.shape, rollout.terminated | rollout.truncated, agent.config
     flat = rollout.observations.reshape(-1, 3)
-    actual = agent._judge(rollout, agent._inputs(flat))[0].view(shape).numpy()
+    actual = agent._estimate_advantages(rollout, agent._inputs(flat))[0].view(shape).numpy()
     now = values(flat).reshape(shape)
     after = np.concatenate((now[1:], values(rollout.last_observations)[None]))
     after[rollout.episodes.steps, rollout.episodes.env_indices] = values(rollout.episodes.observations)

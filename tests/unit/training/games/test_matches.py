@@ -149,7 +149,7 @@ def test_seats_are_shared_out_fairly() -> None:
     for num_games, num_envs in itertools.product((1, 127, 128, 300), (1, 7, 64, 130, 256)):
         schedule, played = GameSchedule(num_games, num_envs), []
         rows = np.arange(num_envs)
-        while len(rows := schedule.seat(rows)):
+        while len(rows := schedule.assign(rows)):
             playing = schedule.games[schedule.rows]
             assert len({*(playing % schedule.num_places)}) == len(playing)
             played += schedule.games[rows].tolist()
@@ -166,11 +166,11 @@ def test_a_policy_sees_whole_blocks_only() -> None:
             return observations.sum(1)
 
     schedule = GameSchedule(BLOCK_ROWS + 5, BLOCK_ROWS + 5)
-    schedule.seat(np.arange(BLOCK_ROWS + 5))
+    schedule.assign(np.arange(BLOCK_ROWS + 5))
     observations = np.arange(2.0 * (BLOCK_ROWS + 5)).reshape(-1, 2)
     policy = BlockPolicy(Watching(), schedule, lambda packed: packed)
     np.testing.assert_array_equal(policy.act(observations), observations.sum(1))
-    assert len(schedule.seat(np.arange(BLOCK_ROWS))) == 0
+    assert len(schedule.assign(np.arange(BLOCK_ROWS))) == 0
     np.testing.assert_array_equal(policy.act(observations + 1), observations.sum(1) + 2)  # also where no game is left
     assert sizes == [BLOCK_ROWS] * 4
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import ImageDraw
 
-from envfleet.training.games.showing import Moment, add_band, caption_frames
+from envfleet.training.games.showing import GameState, add_band, caption_frames
 
 FRAME = np.full((480, 600, 3), 200, np.uint8)
 
@@ -28,14 +28,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_names_stand_on_their_sides_with_the_score_and_the_clock(written: list[str]) -> None:
-    moments = [
-        Moment(0, 0, True, FRAME),
-        Moment(0, 60, True, FRAME, outcome=1, is_last=True),
-        Moment(1, 0, False, FRAME),
-        Moment(1, 25, False, FRAME, outcome=0, is_last=True),
-        Moment(2, 5, True, FRAME, outcome=-1, is_last=True),
+    states = [
+        GameState(0, 0, True, FRAME),
+        GameState(0, 60, True, FRAME, outcome=1, is_last=True),
+        GameState(1, 0, False, FRAME),
+        GameState(1, 25, False, FRAME, outcome=0, is_last=True),
+        GameState(2, 5, True, FRAME, outcome=-1, is_last=True),
     ]
-    frames = list(caption_frames(moments, "mine", "strong", fps=50))
+    frames = list(caption_frames(states, "mine", "strong", fps=50))
     lines = [tuple(written[at : at + 3]) for at in range(0, len(written), 3)]
     assert lines == [
         ("mine", "0 : 0   0.0 s", "strong"),
@@ -51,7 +51,7 @@ def test_names_stand_on_their_sides_with_the_score_and_the_clock(written: list[s
 
 
 def test_an_episode_for_one_has_its_return_and_step(written: list[str]) -> None:
-    list(caption_frames([Moment(0, 1200, True, FRAME, total=-12.345), Moment(1, 0, True, None)], "mine"))
+    list(caption_frames([GameState(0, 1200, True, FRAME, total=-12.345), GameState(1, 0, True, None)], "mine"))
     assert written == ["mine", "return -12.3", "step 1,200"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from envfleet.training.evaluation import wilson
 from envfleet.training.events import Results
-from envfleet.training.loop.curriculum import Tally
+from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.phases import Phase
 
 
@@ -28,7 +28,7 @@ def ended(*winners: int) -> Results:
 
 
 def test_phases_end_by_episodes_or_by_transitions() -> None:
-    curriculum = Tally([phase("a", episodes=3), phase("b", transitions=100)])
+    curriculum = CurriculumProgress([phase("a", episodes=3), phase("b", transitions=100)])
     curriculum.count(64, ended(0, -1))
     assert (curriculum.phase.name, curriculum.is_phase_over) == ("a", False)
     assert curriculum.share == pytest.approx(1 / 3)
@@ -47,7 +47,7 @@ def test_phases_end_by_episodes_or_by_transitions() -> None:
 
 def test_a_phase_ends_once_the_lower_bound_passes_the_rate() -> None:
     promote = {"win_rate": 0.8, "games": 100}
-    curriculum = Tally([phase("a", episodes=10_000, promote_at=promote), phase("b", episodes=1)])
+    curriculum = CurriculumProgress([phase("a", episodes=10_000, promote_at=promote), phase("b", episodes=1)])
     curriculum.count(1, ended(*[1] * 99))
     assert not curriculum.is_phase_over  # too few games, however well they went
     curriculum.count(1, ended(*[-1] * 13))

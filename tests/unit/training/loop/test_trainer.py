@@ -143,7 +143,7 @@ def test_phases_clear_or_keep_the_replay_buffer() -> None:
     episodes = watcher.of(Episodes)
     assert sum(len(event) for event in episodes if event.phase == 1) >= 6
     assert [event.episodes for event in episodes] == np.cumsum([len(event) for event in episodes]).tolist()
-    assert episodes[-1].episodes == trainer.tally.episodes
+    assert episodes[-1].episodes == trainer.progress.episodes
     assert isinstance(trainer.agent, DDDQN)
     assert len(trainer.agent.replay) == 80
     kinds = [type(event) for event in watcher.events]
@@ -163,7 +163,7 @@ def test_ppo_learns_from_rollouts_and_from_what_is_left_of_one() -> None:
     trainer = trained(config_of({"transitions": 200}, agent="PPO", rollout_steps=32), 4, watcher)
     assert isinstance(trainer.agent, PPO)
     assert trainer.agent.num_transitions == trainer.transitions == 200
-    assert sum(len(event) for event in watcher.of(Episodes)) == trainer.tally.episodes > 0
+    assert sum(len(event) for event in watcher.of(Episodes)) == trainer.progress.episodes > 0
 
 
 def test_a_nan_reward_ends_training_after_the_last_checkpoint(tmp_path: Path) -> None:
@@ -435,15 +435,15 @@ def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_evaluations_survive_what_the_run_survives() -> None:
     trainer = trained(config_of({"transitions": 12}, env=f"{ENVS}:fragile"), 2, backend="serial", on_failure="restart")
-    assert trainer.tally.evaluation is not None
-    assert [one["mean_length"] <= 6 for one in trainer.tally.evaluation.results.values()] == [True]
+    assert trainer.progress.evaluation is not None
+    assert [one["mean_length"] <= 6 for one in trainer.progress.evaluation.results.values()] == [True]
 
 
 def test_evaluations_run_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINER", str(os.getpid()))
     config = config_of({"transitions": 160}, env=f"{ENVS}:Elsewhere", eval_games=3)
     trainer = trained(config, 4, backend="process", workers=2)
-    assert trainer.tally.evaluation is not None
+    assert trainer.progress.evaluation is not None
     with pytest.raises(SubEnvError, match="this is the trainer's process"):
         trained(config, 1, backend="serial")
 
@@ -464,7 +464,7 @@ def test_who_stops_an_evaluation_gets_it_when_the_run_goes_on() -> None:
     whole = Watcher()
     trained(config, 2, whole)
     with contextlib.closing(Trainer(resolve(config, RunOptions(num_envs=2)), observers=[watcher])) as trainer:
-        assert trainer.run(lambda: trainer.tally.is_evaluation_due) == "interrupted"
+        assert trainer.run(lambda: trainer.progress.is_evaluation_due) == "interrupted"
         assert [event.transitions for event in watcher.of(Evaluating)] == [100]
         assert not watcher.of(Evaluated)
         state = pickle.loads(pickle.dumps(trainer.state_dict()))

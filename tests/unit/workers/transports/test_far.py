@@ -173,7 +173,7 @@ def test_worker_ends_with_its_owner(backend: Backend) -> None:
         fleet.reset(seed=0)
         fleet.step(ZEROS)
         fleet.send(ZEROS)
-        transport = fleet.engine._crew.transport
+        transport = fleet.engine._pool.transport
         pid = transport.pid(1)
         transport._lifelines[1].close()
         with pytest.raises(WorkerDied) as caught:

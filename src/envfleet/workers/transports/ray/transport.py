@@ -202,7 +202,7 @@ class RayTransport(ProcessTransport):
         self._shared_ref: Any = None
         super().__init__(plans, shared, are_children=False)
         self.processes: list[_RayWorker] = []  # type: ignore[assignment]  # and nothing else
-        self.waiting.sleep = self._sleep
+        self.waiter.sleep = self._sleep
 
     # ----------------------------------------------------------------------------------------------- placing
 
@@ -254,7 +254,7 @@ class RayTransport(ProcessTransport):
             peer.close()
             return
         process, is_near = self.processes[worker], peer.family == socket.AF_UNIX
-        place, fds = self._seats[worker]
+        place, fds = self._places[worker]
         process.peers.append(peer)
         with contextlib.suppress(OSError):  # if it is gone, the lifeline reports that
             if is_near:
@@ -278,7 +278,7 @@ class RayTransport(ProcessTransport):
         data, worker = Connection(peer, process.has_ended), place.worker
         far = process.far = FarWorker(data, self.lines[worker], place, self.requests, self.replies[worker])
         self._poller.watch(data.fd, functools.partial(self._take_results, far))
-        self.waiting.never_awake()  # nothing is seen of it otherwise
+        self.waiter.never_awake()  # nothing is seen of it otherwise
         if self._spec is not None:
             far.attach(self._spec, self._arrays.map(self._spec.block.size_bytes))
         far.ring()

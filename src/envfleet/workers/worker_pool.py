@@ -40,7 +40,7 @@ _LEAST_TICK_S = 0.005
 _OUTSIDE_S = 60.0  # time that a worker with a deadline may be busy outside of any sub-environment
 
 
-class Crew:
+class WorkerPool:
     """The workers of a fleet.
 
     Args:
@@ -57,7 +57,7 @@ class Crew:
         seeds: Seed that each row was last given, by the caller or when it was rebuilt.
         restarts: Replacements of each worker and of its sub-environments.
         ended: Episodes that ended since each worker was built.
-        waiting: Waits of the owner.
+        waiter: Waits of the owner.
         tick_s: Interval at which a waiting owner looks after its workers.
     """
 
@@ -69,7 +69,7 @@ class Crew:
         describe_rows: Callable[[list[int | None], range], str],
     ) -> None:
         self._plans, self._options, self.transport, self._describe_rows = list(plans), options, transport, describe_rows
-        self.lines, self.waiting = transport.lines, transport.waiting
+        self.lines, self.waiter = transport.lines, transport.waiter
         self.spans = [plan.rows for plan in plans]
         self.every = list(range(len(plans)))
         self.lost: dict[int, errors.EnvfleetError] = {}
@@ -78,7 +78,7 @@ class Crew:
         self.ended = [0] * len(plans)
         self.rebuilding: set[int] = set()
         self._spec: ArraysSpec | None = None
-        self._number, self._fence = 0, transport.waiting.fence
+        self._number, self._fence = 0, transport.waiter.fence
         self._is_closed = False
         self._spent: collections.deque[float] = collections.deque()
         self._overruns: dict[int, errors.EnvfleetError] = {}
@@ -90,8 +90,8 @@ class Crew:
 
     def ask(self, workers: Sequence[int], verb: Verb, generation: int = 0) -> int:
         """Send a request, with arguments in the arrays and in the mail, to workers, and return its value of `ASKED`."""
-        if verb < Verb.RESET and self.waiting.choice is not None:
-            self.waiting.choice.begin(time.perf_counter_ns())
+        if verb < Verb.RESET and self.waiter.spin_policy is not None:
+            self.waiter.spin_policy.next_step(time.perf_counter_ns())
         self._number += 1
         asked = self._number << 4 | generation << 3 | verb
         lines = self.lines
@@ -114,8 +114,8 @@ class Crew:
         start_ns = (
             time.perf_counter_ns()
         )  # before the request: this process may lose the processor as soon as a worker wakes up
-        if self.waiting.choice is not None:
-            self.waiting.choice.begin(start_ns)
+        if self.waiter.spin_policy is not None:
+            self.waiter.spin_policy.next_step(start_ns)
         self._number += 1
         asked, lines = self._number << 4 | generation << 3, self.lines
         if not IS_ORDERED:
@@ -127,7 +127,7 @@ class Crew:
             if line[ASLEEP]:
                 self.transport.ring(worker)
         are_done = lambda: all([line[DONE] == asked for line in lines])  # noqa: C419, E731  # a list is faster
-        if not self.waiting.wait(are_done, start_ns, self.tick_s, awaited=asked):
+        if not self.waiter.wait(are_done, start_ns, self.tick_s, awaited=asked):
             return -1
         flags = 0
         for line in lines:
@@ -170,7 +170,7 @@ class Crew:
         """
         begun_ns = start_ns = time.perf_counter_ns()
         left_s = math.inf if timeout_s is None else timeout_s
-        while not self.waiting.wait(is_there, start_ns, min(self.tick_s, left_s)):
+        while not self.waiter.wait(is_there, start_ns, min(self.tick_s, left_s)):
             attend()
             start_ns = time.perf_counter_ns()
             if timeout_s is not None:
@@ -407,7 +407,7 @@ class Crew:
 
                 while left and time.monotonic() < deadline_s:
                     left_s = deadline_s - time.monotonic()
-                    self.waiting.wait(lambda: not under_way(), time.perf_counter_ns(), left_s)
+                    self.waiter.wait(lambda: not under_way(), time.perf_counter_ns(), left_s)
                     left = [worker for worker in under_way() if worker not in self.transport.ended()]
                 replies = list(self.replies([w for w in alive if self.lines[w][DONE] == asked]).values())
         except BaseException:
