@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from collections.abc import Sequence
 from copy import deepcopy
@@ -12,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from numpy.typing import NDArray
 
 from envfleet.errors import Failure, InvalidArgument
 from envfleet.fleet.engine import (
@@ -29,9 +32,10 @@ from envfleet.fleet.engine import (
 )
 from envfleet.fleet.episodes import EndedEpisodes, EpisodeStats, EpisodeStatus
 from envfleet.fleet.fleet import Fleet
-from envfleet.fleet.infos import take_infos
+from envfleet.fleet.infos import scatter_infos, take_infos
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
+from envfleet.fleet.nested import map_arrays
 from envfleet.fleet.stats import FleetStats, Plan
 
 
@@ -61,6 +65,9 @@ class AdoptedEngine(Engine):
         # EnvPool and Gymnasium before 1.1 do not say; they reset in the next step.
         self._mode = AutoresetMode(metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
         num_envs = int(vector_env.num_envs)
+        self._has_recv = all(hasattr(type(vector_env), name) for name in ("send", "recv"))
+        self.batch_size = self._read_batch_size() if self._has_recv else num_envs
+        self._is_partial = self.batch_size < num_envs
         kind, spec = type(vector_env).__name__, getattr(vector_env, "spec", None)
         single, space = vector_env.single_observation_space, getattr(vector_env, "observation_space", None)
         self._batched_space = batch_space(single, num_envs) if space is None or space == single else space
@@ -77,7 +84,7 @@ class AdoptedEngine(Engine):
             env_name=kind,
             render_mode=getattr(vector_env, "render_mode", None),
             metadata=metadata,
-            has_partial_steps=False,
+            has_partial_steps=self._is_partial,
             has_objects=False,
             has_states=False,
             has_stacks=False,
@@ -88,43 +95,142 @@ class AdoptedEngine(Engine):
         self._episodes.shape_rewards(self.traits.reward_shape)
         self._observations: Any = None
         self._finals: Any = None
-        self._sent: Any = None  # a Batch from `send` to `collect`
+        self._sent: Any = None  # a Batch from `send` to `collect`, if the vector environment has no `recv`
+        self._ready: Any = None  # a Batch that was received, but not handed out yet
+        self._num_sent = 0  # sub-environments that were sent and not received
         self._is_inside = False  # in a step or reset, which an exception cuts short
         self._steps, self._step_s = 0, 0.0
 
-    def step(self, actions: Any) -> StepResult:
-        """Step every sub-environment once."""
+    def _read_batch_size(self) -> int:
+        """Return how many sub-environments `recv` of the vector environment returns."""
+        env, num_envs = self._env, int(self._env.num_envs)
+        config = getattr(env, "config", None)  # EnvPool's
+        size = int(
+            (config.get("batch_size") if isinstance(config, dict) else getattr(env, "batch_size", 0)) or num_envs
+        )
+        can_choose = hasattr(env, "async_reset") and "env_id" in inspect.signature(env.send).parameters
+        if size < num_envs and not (can_choose and num_envs % size == 0):
+            raise InvalidArgument(
+                f"adopt() was given a {type(env).__name__} with batch_size={size} and num_envs={num_envs}, but "
+                + ("num_envs must be a multiple" if can_choose else "its send() takes no indices of sub-environments")
+                + ": make it with batch_size=num_envs"
+            )
+        return size
+
+    def _check_actions(self, actions: Any, count: int) -> None:
         if self._mode is AutoresetMode.DISABLED and self._episodes.over:
             refuse_ended(self._episodes.ended)
-        self._action_layout.unbatch(actions, self.traits.num_envs)  # checks them: not every vector environment does
+        self._action_layout.unbatch(actions, count)  # not every vector environment checks them
+
+    def step(self, actions: Any) -> StepResult:
+        """Step every sub-environment once."""
+        if self._is_partial:
+            self.send(actions)
+            return self.collect(rows=np.arange(self.traits.num_envs))[:5]
+        self._check_actions(actions, self.traits.num_envs)
         start_s, self._is_inside = time.perf_counter(), True
-        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        result = self._env.step(actions)
         self._step_s += time.perf_counter() - start_s
-        self._steps += self.traits.num_envs
+        return self._finish(*result)
+
+    def _finish(
+        self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any, rows: Rows | None = None
+    ) -> StepResult:
+        """Check and remember the results of a step of all sub-environments, or of `rows`."""
+        count = self.traits.num_envs if rows is None else len(rows)
+        self._steps += count
         infos = dict(infos)
         rewards, flags = np.asarray(rewards, np.float64), np.array((terminated, truncated), np.bool_)
-        expected = self.traits.num_envs, *self.traits.reward_shape
+        expected = count, *self.traits.reward_shape
         if rewards.shape != expected:
             raise InvalidArgument(
                 f"the adopted {self.traits.env_name} returned rewards of shape {rewards.shape}, expected {expected}: "
                 "rewards that are vectors need the attribute reward_space, the Box of one of them"
             )
-        self._observations, self._finals = deepcopy((observations, infos.get("final_obs")))
+        if rows is None:
+            self._observations, self._finals = deepcopy((observations, infos.get("final_obs")))
+        else:
+            self._observations = self._replace(rows, self._layout.apart(observations))
         self._is_inside = False
         episodes = self._episodes
-        if episodes.on_step(rewards, flags) and self._records_episodes:
-            infos.update(episodes.ended_episodes().entries(self.traits.num_envs))
+        if episodes.on_step(rewards, flags, rows) and self._records_episodes:
+            infos.update(episodes.ended_episodes().entries(count))
         return observations, rewards, flags[0], flags[1], infos
 
+    def _replace(self, rows: Rows, leaves: Sequence[Any]) -> Any:
+        """Return the last observations, with those of `rows` replaced."""
+        observations = self._layout.batch([leaf.copy() for leaf in self._layout.apart(self._observations)])
+        for leaf, new in zip(self._layout.apart(observations), leaves, strict=True):
+            leaf[rows] = new
+        return observations
+
     def send(self, actions: Any, rows: Rows | None = None) -> None:
-        """Step all sub-environments; `collect` returns the results."""
-        self._sent = Batch(*self.step(actions), np.arange(self.traits.num_envs))
+        """Start to step `rows`, or all; without a `recv` of its own, the vector environment steps here."""
+        if not self._has_recv:
+            self._sent = Batch(*self.step(actions), np.arange(self.traits.num_envs))
+            return
+        count = self.traits.num_envs if rows is None else len(rows)
+        self._check_actions(actions, count)
+        self._is_inside = True
+        self._num_sent += count
+        actions = np.asarray(actions) if isinstance(actions, list) else actions
+        self._env.send(actions, *([] if rows is None else [rows.astype(np.int32)]))
+        self._is_inside = False
 
     def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Batch:
-        """Return the results of the step that was sent."""
-        sent: Batch = self._sent
-        self._sent = None
-        return sent
+        """Return the results of steps that were sent; waits without a timeout if the vector environment does."""
+        if not self._has_recv:
+            sent: Batch = self._sent
+            self._sent = None
+            return sent
+        if not self._is_partial:
+            received = self._receive()
+            return Batch._make([*self._finish(*received[:5]), received.env_indices])
+        count = count or self._num_sent + (0 if self._ready is None else len(self._ready.env_indices))
+        places = self._find_ready(count, rows)
+        while places is None:
+            if self._num_sent < self.batch_size:
+                raise InvalidArgument(
+                    f"the adopted {self.traits.env_name} returns {self.batch_size} sub-environments at once, but "
+                    f"{self._num_sent} are under way: send more first"
+                )
+            received = self._receive()
+            self._ready = received if self._ready is None else _join(self._ready, received)
+            places = self._find_ready(count, rows)
+        batch, rest = _take(self._ready, places), np.setdiff1d(np.arange(len(self._ready.env_indices)), places)
+        self._ready = _take(self._ready, rest) if len(rest) else None
+        return Batch._make([*self._finish(*batch[:5], batch.env_indices), batch.env_indices])
+
+    def _find_ready(self, count: int, rows: Rows | None) -> NDArray[np.int64] | None:
+        """Return the places of what is wanted in what was received; `None` if it is not complete."""
+        ready = np.zeros(0, np.int64) if self._ready is None else self._ready.env_indices
+        if rows is None:
+            return np.arange(count) if len(ready) >= count else None
+        order = np.argsort(ready)
+        return order[np.searchsorted(ready, rows, sorter=order)] if np.isin(rows, ready).all() else None
+
+    def _receive(self) -> Batch:
+        start_s, self._is_inside = time.perf_counter(), True
+        *results, infos = self._env.recv()
+        self._step_s += time.perf_counter() - start_s
+        self._num_sent -= self.batch_size
+        self._is_inside = False
+        rows = infos["env_id"] if self._is_partial else np.arange(self.traits.num_envs)
+        return Batch._make([*results, infos, np.asarray(rows, np.int64)])
+
+    def _begin_all(self) -> tuple[Any, dict[str, Any]]:
+        """Reset all sub-environments of one that returns some at once."""
+        self._env.async_reset()
+        self._num_sent = self.traits.num_envs
+        parts = []
+        while self._num_sent:
+            observations, infos = self._env.recv(reset=True)
+            self._num_sent -= self.batch_size
+            flags = np.zeros((3, self.batch_size))
+            parts.append(Batch._make([observations, *flags, infos, np.asarray(infos["env_id"], np.int64)]))
+        whole = functools.reduce(_join, parts)
+        whole = _take(whole, np.argsort(whole.env_indices))
+        return whole.observations, whole.infos
 
     def submit(self, request: Request[Answer]) -> Pending[Answer]:
         """Carry out a request."""
@@ -169,19 +275,37 @@ class AdoptedEngine(Engine):
                     every[row] = seed
                 seeds = every
         given = {} if options is None else {"options": options}
+        if rows is not None and self._is_partial:
+            raise InvalidArgument(
+                f"reset() of some with the adopted {self.traits.env_name}, which returns {self.batch_size} at once: "
+                "reset all, or make it with batch_size=num_envs"
+            )
+        if rows is None:
+            self._drop_sent()
         self._is_inside = True
-        observations, infos = self._env.reset(**({} if seeds is None else {"seed": seeds}), **given)
+        if self._is_partial:
+            observations, infos = self._begin_all()
+        else:
+            observations, infos = self._env.reset(**({} if seeds is None else {"seed": seeds}), **given)
         self._episodes.begin(None if rows is None else rows.tolist())
         leaves = self._layout.apart(observations)
         # EnvPool returns those that were reset only, in order.
         if rows is not None and leaves and len(leaves[0]) == len(rows) < self.traits.num_envs:
             places = np.argsort(np.argsort(rows))
-            observations = self._layout.batch([leaf.copy() for leaf in self._layout.apart(self._observations)])
-            for leaf, found in zip(self._layout.apart(observations), leaves, strict=True):
-                leaf[rows] = found[places]
-            rows = places
+            observations, rows = self._replace(rows, [leaf[places] for leaf in leaves]), places
         self._observations, self._is_inside = observations, False
         return dict(infos) if rows is None else take_infos(infos, rows)
+
+    def _drop_sent(self) -> None:
+        """Receive what an interruption left under way."""
+        self._ready = None
+        while self._num_sent >= self.batch_size:
+            self._receive()
+        if self._num_sent:
+            raise InvalidArgument(
+                f"the adopted {self.traits.env_name} was interrupted with {self._num_sent} sub-environments under way, "
+                f"and returns {self.batch_size} at once: close it, and make it again"
+            )
 
     def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
         """Return the last observations."""
@@ -226,3 +350,18 @@ class AdoptedEngine(Engine):
             env, self._env = self._env, None
             env.close()
         return []
+
+
+def _take(batch: Batch, places: NDArray[np.int64]) -> Batch:
+    parts = (map_arrays(part, lambda array: array[places]) for part in batch[:4])
+    return Batch._make([*parts, take_infos(batch.infos, places), batch.env_indices[places]])
+
+
+def _join(one: Batch, other: Batch) -> Batch:
+    pairs = zip(one[:4], other[:4], strict=True)
+    parts = [map_arrays(part, lambda *arrays: np.concatenate(arrays), more) for part, more in pairs]
+    rows = np.concatenate([one.env_indices, other.env_indices])
+    places = np.arange(len(rows))
+    first = len(one.env_indices)
+    infos = scatter_infos([(one.infos, places[:first]), (other.infos, places[first:])], len(rows))
+    return Batch._make([*parts, infos, rows])

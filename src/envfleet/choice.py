@@ -13,8 +13,9 @@ from envfleet.errors import EnvfleetError, InvalidArgument, SubEnvError
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
-from envfleet.natives import Native, find_native
+from envfleet.natives import UNKNOWN, Native, find_native
 from envfleet.options import Options
+from envfleet.physics.task import is_task
 from envfleet.registry import BACKENDS, COMMON, resolve
 from envfleet.sources import Blueprint, names_kernel
 
@@ -35,7 +36,10 @@ FIRST_STEP_S = 3 * SLOW_STEP_S
 """A first step may load or compile something: unless it takes longer than this, the steps after it are measured."""
 
 MARGIN = 1.05
-"""By how much processes must win, since they also cost memory and start-up."""
+"""By how much workers must win, since they also cost memory and start-up."""
+
+FEW_ENVS = 4
+"""Sub-environments of the serial fleet that a native twin is compared with: building thousands would take minutes."""
 
 
 def build_engine(blueprint: Blueprint, backend: str, reason: str) -> Engine:
@@ -63,23 +67,28 @@ def refuse_meaningless(options: Options, name: str) -> None:
 
 
 def choose_engine(blueprint: Blueprint) -> Engine:
-    """Build the engine that suits best, or that a short trial finds faster."""
+    """Build the engine that suits best, or that a short trial finds fastest."""
     given = blueprint.options.given().keys() - COMMON
-    if names_kernel(blueprint.source) and not given - BACKENDS["kernel"].options - {"max_restarts", "start_timeout_s"}:
+    unmeant = given - {"max_restarts", "start_timeout_s"}
+    if names_kernel(blueprint.source) and not unmeant - BACKENDS["kernel"].options:
         return build_engine(blueprint, "kernel", "auto: it is a kernel")
-    native = find_native(blueprint)
-    has_twin = isinstance(native, Native) and native.is_equal
-    if has_twin and not given - BACKENDS["native"].options - {"max_restarts", "start_timeout_s"}:
+    native, unmeant = find_native(blueprint), unmeant - BACKENDS["native"].options
+    is_equal = isinstance(native, Native) and native.is_equal
+    if is_equal and not unmeant and (is_task(blueprint.source) or given - BACKENDS["process"].options):
         return build_engine(blueprint, "native", f"auto: {native}")
     refuse_meaningless(blueprint.options, "process")
     needs = given & (BACKENDS["process"].options - BACKENDS["thread"].options)
     if needs:
         return build_engine(blueprint, "process", f"auto: {min(needs)} needs processes")
-    reason = _reason_against_trials(blueprint)
-    backend, rates = "serial", dict[str, float]()
+    rates: dict[str, float] = {}
+    twin = native if isinstance(native, Native) and is_equal and not unmeant else None
+    backend = "serial"
     try:
-        if reason is None:
-            backend, reason = _try_both(blueprint, rates)
+        backend, reason = _try_all(blueprint, twin, rates)
+        if isinstance(native, str) and native not in UNKNOWN:
+            reason += f"; the native task cannot be used: {native}"
+        elif is_equal and twin is None:
+            reason += f"; the native task cannot be used: it does not have {min(unmeant)}"
         engine = build_engine(blueprint, backend, f"auto: {reason}")
     except SubEnvError as error:
         if error.verb != "make" or backend == "process" or os.name != "posix" or blueprint.num_envs < 2:
@@ -91,7 +100,7 @@ def choose_engine(blueprint: Blueprint) -> Engine:
     return engine
 
 
-def _reason_against_trials(blueprint: Blueprint) -> str | None:
+def _reason_against_workers(blueprint: Blueprint) -> str | None:
     if os.name != "posix":
         return "worker processes need POSIX"
     if blueprint.num_envs < 2:
@@ -102,36 +111,89 @@ def _reason_against_trials(blueprint: Blueprint) -> str | None:
     return "there is one worker" if blueprint.options.workers == 1 or each >= blueprint.num_envs else None
 
 
-def _try_both(blueprint: Blueprint, rates: dict[str, float]) -> tuple[str, str]:
+def _try_all(blueprint: Blueprint, twin: Native | None, rates: dict[str, float]) -> tuple[str, str]:
     """Return the backend to use after a trial, and why; write into `rates` what was measured."""
-    serial = Fleet(build_engine(blueprint, "serial", "a trial"))
+    reason = _reason_against_workers(blueprint)
+    if reason is not None and twin is None:
+        return "serial", reason
+    few = min(blueprint.num_envs, FEW_ENVS) if twin else blueprint.num_envs
+    serial = Fleet(build_engine(dataclasses.replace(blueprint, num_envs=few), "serial", "a trial"))
     try:
         with serial:
-            return _compare(serial, blueprint, rates)
+            return _Trial(serial, blueprint, rates).run(twin, reason)
     except EnvfleetError as error:
-        return "serial", f"the trial with random actions failed: {str(error).splitlines()[0]}"
+        return "native" if twin else "serial", _describe_failure(error)
 
 
-def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tuple[str, str]:
-    """Return the backend to use, and why; write into `rates` what was measured, in sub-environment steps per second."""
-    num_envs, serial_s = serial.num_envs, _begin(serial)
-    if serial_s <= FIRST_STEP_S:
-        serial_s = _step_s(serial)
-    rates["serial"] = num_envs / serial_s
-    if serial_s > SLOW_STEP_S:
-        return "process", f"one step of all takes {serial_s:.2g} s in one thread, too long to try both"
-    if serial_s < CHEAP_STEP_S:
-        micros = f"{serial_s * 1e6:.0f} µs"
-        return "serial", f"one step of all takes {micros} in one thread, too short for processes to help"
-    with Fleet(build_engine(blueprint, "process", "a trial")) as process:
-        _begin(process)
-        rounds = [(_step_s(process), _step_s(serial)) for _ in range(ROUNDS)]
-        name = process.plan.describe()
-    process_s, serial_s = map(min, zip(*rounds, strict=True))
-    rates.update({"serial": num_envs / serial_s, name: num_envs / process_s})
-    gain = serial_s / process_s
-    reason = f"{name} stepped {gain:.2f} × as fast as serial"
-    return ("process", reason) if gain > MARGIN else ("serial", f"{reason}, below the {MARGIN} × required")
+def _describe_failure(error: EnvfleetError) -> str:
+    return f"the trial with random actions failed: {str(error).splitlines()[0]}"
+
+
+class _Trial:
+    """Comparison of backends with `serial`.
+
+    Args:
+        serial: Fleet of all sub-environments, or of a few where a native twin makes all too many.
+        blueprint: What the other fleets are built from.
+        rates: Receives sub-environment steps per second by fleet.
+    """
+
+    def __init__(self, serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> None:
+        self._serial, self._blueprint, self._rates = serial, blueprint, rates
+        self._num_envs, self._scale = blueprint.num_envs, blueprint.num_envs / serial.num_envs
+
+    def run(self, twin: Native | None, reason: str | None) -> tuple[str, str]:
+        """Return the backend to use, and why.
+
+        Args:
+            twin: Native implementation that equals the environment in every bit.
+            reason: Reason not to try workers.
+        """
+        serial_s = self._scale * _begin(self._serial)
+        if serial_s <= FIRST_STEP_S:
+            serial_s = self._scale * _step_s(self._serial)
+        self._rates["serial"] = self._num_envs / serial_s
+        best, gain, why = "serial", 1.0, ""
+        if twin is not None:
+            native_gain, name = self._measure("native")
+            why = f"{twin}; {name} stepped {native_gain:.2f} × as fast as serial"
+            if native_gain >= 1.0:
+                best, gain = "native", native_gain
+        if reason is None and serial_s > SLOW_STEP_S:
+            if best == "native":
+                return best, why
+            return "process", f"one step of all takes {serial_s:.2g} s in one thread, too long to try both"
+        if reason is None and serial_s < CHEAP_STEP_S:
+            reason = f"one step of all takes {serial_s * 1e6:.0f} µs in one thread, too short for processes to help"
+        if reason is not None:
+            return best, why or reason
+        # Workers step at most as many times as fast as one thread as there are cores.
+        return (best, why) if gain >= whole_cores() else self._try_workers(best, gain, why)
+
+    def _try_workers(self, best: str, gain: float, why: str) -> tuple[str, str]:
+        """Return the best backend so far, or workers that step faster by `MARGIN`, and why."""
+        failure, rivals = "", list[tuple[float, str]]()
+        for backend in ("thread", "process"):
+            try:
+                rivals.append(self._measure(backend))
+            except EnvfleetError as error:
+                failure = _describe_failure(error)
+                continue
+            if rivals[-1][0] > MARGIN * gain:
+                (gain, name), best = rivals[-1], backend
+                why = f"{name} stepped {gain:.2f} × as fast as serial"
+        most, name = max(rivals, default=(0.0, ""))
+        return best, why or failure or f"{name} stepped {most:.2f} × as fast as serial, below the {MARGIN} × required"
+
+    def _measure(self, backend: str) -> tuple[float, str]:
+        """Return how many times as fast as serial a backend steps, measured in turn with it, and its name."""
+        with Fleet(build_engine(self._blueprint, backend, "a trial")) as fleet:
+            _begin(fleet)
+            rounds = [(_step_s(fleet), self._scale * _step_s(self._serial)) for _ in range(ROUNDS)]
+            name = fleet.plan.describe()
+        seconds, serial_s = map(min, zip(*rounds, strict=True))
+        self._rates.update({"serial": self._num_envs / serial_s, name: self._num_envs / seconds})
+        return serial_s / seconds, name
 
 
 def _begin(fleet: Fleet) -> float:

@@ -55,10 +55,10 @@ def make(  # the front door: every option is keyword-only
         backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"ray"`
             (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only), `"native"` (a MuJoCo task,
             the compiled twin of an environment, or the vector environment that its package registered), the name of
-            a backend that you registered, or `"auto"`: `"kernel"` for a kernel, `"native"` for a MuJoCo task, yours
-            or the one that equals Gymnasium's in every bit, unless an option or argument needs another backend; for
-            others it measures whether `"serial"` or `"process"` is faster here. `fleet.plan` says why. Options that
-            mean nothing with the backend that is named are refused.
+            a backend that you registered, or `"auto"`: `"kernel"` for a kernel, `"native"` for a MuJoCo task of
+            your own; for others it measures which one is fastest here: `"serial"`, `"thread"`, `"process"`, and
+            `"native"` for Gymnasium's MuJoCo tasks, unless an option or argument needs the original. `fleet.plan` says
+            why. Options that mean nothing with the backend that is named are refused.
         device: Where `"kernel"` runs: `"cpu"` or `"cuda"`.
         stream: With `"cuda"`, the handle of the CUDA stream to run on, such as torch's `stream.cuda_stream`; by default
             CUDA's default stream. It must exist as long as the fleet and its arrays.
@@ -146,11 +146,18 @@ def adopt(vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
 
     Returns:
-        The fleet; it autoresets as the vector environment does. Sub-environments cannot be stepped apart or saved.
+        The fleet; it autoresets as the vector environment does. Its `send` and `recv` are those of the vector
+        environment, if it has them; `recv` of EnvPool made with a `batch_size` returns so many. Sub-environments cannot
+        be saved.
+
+    Raises:
+        InvalidArgument: It is not a vector environment, or its `batch_size` is smaller than `num_envs` and its `send`
+            does not take indices.
     """
     from envfleet.adopted import AdoptedEngine
 
-    return Fleet(AdoptedEngine(vector_env, record_episodes=record_episodes))
+    engine = AdoptedEngine(vector_env, record_episodes=record_episodes)
+    return Fleet(engine, engine.batch_size)
 
 
 def connect(

@@ -25,6 +25,12 @@ _OF_TASK = ("xml_file", "frame_skip", "render_mode", "max_episode_steps", "disab
 _ANY_NUMBER = ("_weight", "_scale")
 """Endings of arguments whose int gives the same results as the float; other ints change the types of infos."""
 
+UNKNOWN = (
+    "it is a callable, of which only the Python code is known",
+    "no kernel, task or vector_entry_point of it is registered",
+)
+"""Reasons for the absence of a native implementation that no other argument or version changes."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Native:
@@ -59,7 +65,7 @@ def find_native(blueprint: Blueprint) -> Native | str:
     if is_kernel_class(source):
         return Native("kernel", source, kwargs)
     if not isinstance(source, (str, EnvSpec)):
-        return "it is a callable, of which only the Python code is known"
+        return UNKNOWN[0]
     return _find_registered(find_spec(source), kwargs)
 
 
@@ -73,7 +79,7 @@ def _find_registered(spec: EnvSpec, kwargs: dict[str, Any]) -> Native | str:
         return Native("kernel", ENVIRONMENTS[twin].target, {**spec.kwargs, **kwargs}, gym.spec(twin))
     if spec.vector_entry_point is not None:
         return Native("vector", spec, kwargs, spec)
-    return "no kernel, task or vector_entry_point of it is registered"
+    return UNKNOWN[1]
 
 
 def _find_task(spec: EnvSpec, given: dict[str, Any]) -> Native | str:

@@ -87,6 +87,88 @@ def test_some_can_be_reset(make: Any) -> None:
         assert fleet.step(np.zeros(NUM_ENVS, np.int64))[0].shape == observations.shape
 
 
+def note(calls: list[str], name: str, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    calls.append(name)
+    return function(*args, **kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
+@pytest.mark.parametrize("make", [make_envpool, make_atari])
+def test_steps_are_sent_without_waiting(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, calls = make(), list[str]()
+    vector_env = make()
+    for name in ("send", "recv"):
+        monkeypatch.setattr(vector_env, name, functools.partial(note, calls, name, getattr(vector_env, name)))
+    with envfleet.adopt(vector_env, record_episodes=True) as fleet:
+        own.reset()
+        fleet.reset()
+        for _ in range(40):
+            actions = fleet.action_space.sample()
+            calls.clear()
+            fleet.send(actions)
+            assert calls == ["send"]
+            batch = fleet.recv()
+            assert calls == ["send", "recv"]
+            expected = own.step(actions)
+            if make is make_envpool:  # ale-py draws seeds of its own
+                assert all(np.array_equal(one, other) for one, other in zip(expected[:4], batch[:4], strict=True))
+            assert batch.env_indices.tolist() == [0, 1, 2]
+        assert fleet.stats().steps == 40 * NUM_ENVS
+    own.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*(EnvPool seeds are fixed|precision lowered).*:UserWarning")
+def test_envpool_returns_those_that_are_ready() -> None:
+    import envpool
+
+    vector_env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=6, batch_size=2, seed=3)
+    own = make_envpool(6)
+    with envfleet.adopt(vector_env, record_episodes=True) as fleet:
+        assert fleet.batch_size == 2
+        np.testing.assert_array_equal(fleet.reset(seed=0)[0], own.reset()[0])
+        with pytest.raises(InvalidArgument, match="reset all"):
+            fleet.reset_envs([0])
+        rng, total, lengths = np.random.default_rng(0), 0, np.zeros(6, np.int64)
+        for _ in range(30):
+            actions = rng.integers(0, 2, 6)
+            expected = own.step(actions)
+            fleet.send(actions[[5, 0, 3]], [5, 0, 3])
+            fleet.send(actions[[1, 2, 4]], [1, 2, 4])
+            found = [fleet.recv(), fleet.recv(env_indices=[4]), fleet.recv(), fleet.recv()]
+            assert [len(batch.env_indices) for batch in found] == [2, 1, 2, 1]
+            for batch in found:
+                for one, other in zip(expected[:4], batch[:4], strict=True):
+                    np.testing.assert_array_equal(one[batch.env_indices], other)
+                total += len(batch.infos["episode"]["r"]) if "episode" in batch.infos else 0
+            rows = np.concatenate([batch.env_indices for batch in found])
+            assert sorted(rows.tolist()) == list(range(6))
+            lengths = np.where(expected[4]["elapsed_step"] == 0, 0, lengths + 1)
+            np.testing.assert_array_equal(fleet.episode_lengths, lengths)
+        assert total
+        actions = rng.integers(0, 2, 6)
+        for one, other in zip(own.step(actions)[:4], fleet.step(actions)[:4], strict=True):
+            np.testing.assert_array_equal(one, other)
+        fleet.send([0], [1])
+        with pytest.raises(InvalidArgument, match="returns 2 sub-environments at once, but 1 are under way: send more"):
+            fleet.recv()
+        fleet.send([0], [2])
+        assert sorted(fleet.recv().env_indices.tolist()) == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
+def test_batches_that_cannot_be_sent_are_refused() -> None:
+    import envpool
+    from ale_py.vector_env import AtariVectorEnv
+
+    uneven = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=5, batch_size=2)
+    with pytest.raises(InvalidArgument, match="num_envs must be a multiple: make it with batch_size=num_envs"):
+        envfleet.adopt(uneven)
+    atari = AtariVectorEnv(game="pong", num_envs=4, batch_size=2)
+    with pytest.raises(InvalidArgument, match=r"send\(\) takes no indices of sub-environments"):
+        envfleet.adopt(atari)
+    atari.close()
+
+
 def test_what_it_cannot_do_is_refused_in_words() -> None:
     env_fns = [functools.partial(CountingEnv, 2)] * NUM_ENVS
     with envfleet.adopt(SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)) as fleet:

@@ -40,16 +40,20 @@ def test_auto_keeps_cheap_environments_in_one_thread(monkeypatch: pytest.MonkeyP
         assert "serial" in repr(fleet)
 
 
-@pytest.mark.parametrize(("process_s", "chosen"), [(0.001, "process"), (0.0039, "serial")])
-def test_auto_takes_processes_that_are_clearly_faster(
-    process_s: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("thread_s", "process_s", "chosen"),
+    [(0.002, 0.001, "process"), (0.001, 0.002, "thread"), (0.0039, 0.0039, "serial"), (0.001, 0.00099, "thread")],
+)
+def test_auto_takes_workers_that_are_clearly_faster(
+    thread_s: float, process_s: float, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = {"serial": 0.004, "process": process_s}
+    seconds = {"serial": 0.004, "thread": thread_s, "process": process_s}
     monkeypatch.setattr(choice, "_step_s", lambda fleet: seconds[fleet.plan.backend])
     with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == chosen
         assert "× as fast as serial" in fleet.plan.reason
-        assert fleet.plan.trials == (("serial", 500.0), ("process, 2 workers × 1", 2 / process_s))
+        names = "serial", "thread, 2 workers × 1", "process, 2 workers × 1"
+        assert fleet.plan.trials == tuple(zip(names, (500.0, 2 / thread_s, 2 / process_s), strict=True))
 
 
 def test_auto_does_not_wait_for_slow_environments(monkeypatch: pytest.MonkeyPatch) -> None:

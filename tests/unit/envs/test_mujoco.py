@@ -72,7 +72,7 @@ def name(variant: tuple[str, dict[str, Any]]) -> str:
 def compare(env_id: str, kwargs: dict[str, Any], mode: AutoresetMode, num_steps: int, seed: int) -> None:
     num_envs = 4
     reference: Any = SyncVectorEnv([lambda: gym.make(env_id, **kwargs)] * num_envs, autoreset_mode=mode)
-    subject = envfleet.make(env_id, num_envs, autoreset_mode=mode, **kwargs)
+    subject = envfleet.make(env_id, num_envs, backend="native", autoreset_mode=mode, **kwargs)
     try:
         assert subject.plan.backend == "native"
         duel = Duel(reference, subject)
