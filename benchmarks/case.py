@@ -32,7 +32,7 @@ class Case:
         name: Name on the command line.
         entry: `module:function` of this package, imported when the case runs.
         unit: Unit of the figures.
-        is_cost: Whether smaller figures are better; ratios are then inverted, so larger ratios are always better.
+        is_cost: True if smaller figures are better; ratios are then inverted, so larger ratios are always better.
         rounds: Default number of rounds, or of seeds.
         seconds: Default duration of one measurement.
         page: Page of the documentation with a marked block for the table.

@@ -47,7 +47,7 @@ class OtherEnv:
         make_kwargs: Function that returns arguments of `gymnasium.make`, called after the import.
         num_envs: Number of sub-environments.
         peers: Module of `SyncVectorEnv` and `AsyncVectorEnv`, and the prefix of their names.
-        shared_memory: Whether `AsyncVectorEnv` can use it, which it cannot for observations with text.
+        shared_memory: True if `AsyncVectorEnv` can use it, which it cannot for observations with text.
         thread: Expected outcome of `backend="thread"`: `"same"` bits, or `"refused"`.
     """
 

@@ -44,7 +44,7 @@ class AdoptedEngine(Engine):
 
     Args:
         vector_env: The engine closes it.
-        record_episodes: Whether to add `"episode"` to infos.
+        record_episodes: True to add `"episode"` to infos.
 
     Raises:
         InvalidArgument: The object is not a vector environment, or is a fleet already.

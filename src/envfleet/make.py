@@ -66,7 +66,7 @@ def make(  # the front door: every option is keyword-only
             kernels as many as the first steps or rollouts have shown to be worth it.
         envs_per_worker: Sub-environments of each; they are lost together if their worker dies.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
-        copy: Whether returned arrays are the caller's own. If not, they are views, valid until the next-but-one call.
+        copy: True if returned arrays are the caller's own. If not, they are views, valid until the next-but-one call.
         batch_size: Rows that `recv` waits for; all by default.
         on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, and all of a worker that dies or overruns
             `step_timeout_s`, end their episodes as truncated with `infos["env_error"]` and are rebuilt; the others do
@@ -87,7 +87,7 @@ def make(  # the front door: every option is keyword-only
             generator of its sub-environment continues. Needs `envs_per_worker=1`.
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step, as
             Gymnasium's `RecordEpisodeStatistics` does.
-        final_infos: Whether infos hold `final_obs` and `final_info` (`SAME_STEP`); `fleet.final_observations` always
+        final_infos: True if infos hold `final_obs` and `final_info` (`SAME_STEP`); `fleet.final_observations` always
             works.
         observation_mode: `"different"` allows observation spaces of one shape and dtype with different bounds.
         debug: With `"kernel"` on the CPU, whether every index is checked: one outside its array raises

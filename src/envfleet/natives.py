@@ -41,7 +41,7 @@ class Native:
         target: The task or kernel, or `"module:Name"` of it, or the spec with a `vector_entry_point`.
         kwargs: Arguments of it.
         spec: Gymnasium's spec of the environment, if it has one.
-        is_equal: Whether it equals the environment in every bit.
+        is_equal: True if it equals the environment in every bit.
     """
 
     kind: str

@@ -97,7 +97,7 @@ class Environment:
         id: Gymnasium's id.
         target: `"module:Name"` of the class.
         max_episode_steps: The time limit, or `None`.
-        is_kernel: Whether it is a kernel.
+        is_kernel: True if it is a kernel.
         twin_of: Id of the Gymnasium environment that it equals.
         hosting: `"module:Name"` of what a service needs to know of it.
     """

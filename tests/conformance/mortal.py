@@ -35,7 +35,7 @@ class MortalEnv(gymnasium.Env[Any, Any]):
     """Count steps in episodes of three, and do to itself what an action says.
 
     Args:
-        has_parts: Whether observations have parts, of which one can be written without the others.
+        has_parts: True if observations have parts, of which one can be written without the others.
     """
 
     def __init__(self, has_parts: bool) -> None:
@@ -115,7 +115,7 @@ class MortalRow:
     Attributes:
         life: Number of its object; `None` if that is a new one that has shown nothing yet.
         shown: Its last observation that a call returned.
-        loss: Whether its next step must say that it was lost: `False`, `True`, or `None` for either.
+        loss: `True` if its next step must report a loss, `False` if it must not, `None` for either.
         flight: The action under way, if there is one, or -1 for one that must be answered as lost.
         deaths: Deaths of its worker since it was sent.
     """

@@ -117,7 +117,7 @@ def test_unpicklable_info(backend: Backend, when: When) -> None:
             return infos if when == "reset" else fleet.step(actions(0))[4]
 
         if backend.has_processes:
-            with pytest.raises(SubEnvError, match=rf"what {when} returned as \['lock'\] cannot be sent") as caught:
+            with pytest.raises(SubEnvError, match=rf"the result of {when} in \['lock'\] cannot be sent") as caught:
                 provoke()
             assert (caught.value.env_index, caught.value.verb) == (FAULTY, when)
         else:
@@ -128,7 +128,7 @@ def test_unpicklable_info_of_an_ended_episode() -> None:
     env_fns = env_fns_with("unpicklable_info", length=1, vary=False)
     with Backend("process", 2)(env_fns, autoreset_mode="SAME_STEP") as fleet:
         fleet.reset(seed=0)
-        with pytest.raises(SubEnvError, match=r"what step returned as \['final_info'\]\['lock'\] cannot be sent"):
+        with pytest.raises(SubEnvError, match=r"the result of step in \['final_info'\]\['lock'\] cannot be sent"):
             fleet.step(actions(0))
 
 
@@ -375,10 +375,10 @@ def test_what_does_not_unpickle_is_refused_in_words(backend: Backend) -> None:
     with backend([_OneWayEnv] * 3) as fleet:
         fleet.reset(seed=0)
         calls: tuple[tuple[Callable[[], Any], str], ...] = (
-            (lambda: fleet.call("render", _OneWay()), "cannot be read in worker 0 .*no way back"),
-            (lambda: fleet.call("odd"), "worker 0 reported .*cannot be read in this process .*no way back"),
-            (lambda: fleet.step(np.array([0, 3, 0])), "worker 0 reported of sub-environments .*no way back"),
-            (lambda: fleet.reset(options={"odd": _OneWay()}), "cannot be read in worker 0 .*no way back"),
+            (lambda: fleet.call("render", _OneWay()), "cannot be unpickled in worker 0 .*no way back"),
+            (lambda: fleet.call("odd"), "reply of worker 0 .*cannot be unpickled here .*no way back"),
+            (lambda: fleet.step(np.array([0, 3, 0])), "reply of worker 0 for sub-environments .*no way back"),
+            (lambda: fleet.reset(options={"odd": _OneWay()}), "cannot be unpickled in worker 0 .*no way back"),
         )
         for call, words in calls:
             refusal: Any = pytest.raises(EnvfleetError, match=words)
@@ -390,7 +390,7 @@ def test_what_does_not_unpickle_is_refused_in_words(backend: Backend) -> None:
 
 
 def test_a_callable_that_workers_cannot_read() -> None:
-    with pytest.raises(InvalidArgument, match=r"cannot be read in worker 0 .*no way back"):
+    with pytest.raises(InvalidArgument, match=r"cannot be unpickled in worker 0 .*no way back"):
         Backend("process", 2)([functools.partial(CountingEnv, cast("Any", _OneWay()))] * 2)
 
 

@@ -253,7 +253,7 @@ def test_unreadable_infos_fail_only_calls_for_their_row() -> None:
         fleet.send(np.zeros(1, int), [1])
         wait_for_rows(fleet)
         assert fleet.recv(env_indices=[1], timeout_s=PATIENCE_S).observations[:, 0].tolist() == [1]
-        with pytest.raises(Exception, match="cannot be read in this process"):
+        with pytest.raises(Exception, match="cannot be unpickled here"):
             fleet.recv(env_indices=[0], timeout_s=PATIENCE_S)
 
 
@@ -320,7 +320,7 @@ def test_actions_that_cannot_be_read_are_refused_by_row() -> None:
     with Backend("process", 2)(env_fns) as fleet:
         fleet.reset(seed=0)
         fleet.send((_UnreadableText("a"),), [1])
-        with pytest.raises(SubEnvError, match="cannot be read in worker 1"):
+        with pytest.raises(SubEnvError, match="cannot be unpickled in worker 1"):
             fleet.recv(env_indices=[1], timeout_s=PATIENCE_S)
 
 

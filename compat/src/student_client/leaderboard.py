@@ -28,7 +28,7 @@ def get_leaderboard_score(
         user_token: Whose; `USER_TOKEN` of the environment or of a file `.env` if not given.
         server_url: Where the service is; `SERVER_URL` if not given, else port 8001 of this machine.
         limit: Number of episodes that count.
-        return_dataframe: Whether to return a `pandas.DataFrame` of one row, or a dict.
+        return_dataframe: True to return a `pandas.DataFrame` of one row; otherwise a dict is returned.
 
     Returns:
         `user_token`, `total_episodes`, `total_reward`, `avg_reward`, `best_reward`, `maintenance_actions`,

@@ -36,7 +36,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         timeout: Seconds to wait for an answer.
         step_size: Flights per decision.
         max_steps_per_episode: Decisions, at most.
-        return_all_states: Whether steps return all rows of a block, or the last alone.
+        return_all_states: True if steps return all rows of a block; otherwise they return the last row only.
         session_id: Of a session that goes on; a new one is made else.
         **unused: `prod` and `auto_reset`, which change nothing: a service sends only what is meant for participants,
             and engines are reset by `reset_specific_envs`.

@@ -85,7 +85,7 @@ class SyncFleet(_DropInFleet):
 
     Args:
         env_fns: Callables without arguments that make one environment each.
-        copy: Whether returned observations are the caller's own.
+        copy: True if returned observations are the caller's own.
         observation_mode: `"same"`, `"different"` if the bounds of observation spaces differ, or a tuple of the batched
             and the single observation space.
         autoreset_mode: When sub-environments are reset after an episode.
@@ -149,7 +149,7 @@ class AsyncFleet(_DropInFleet):
     Args:
         env_fns: Callables without arguments that make one environment each.
         shared_memory: Ignored: parts of a fixed shape use shared memory, and any space works.
-        copy: Whether returned observations are the caller's own.
+        copy: True if returned observations are the caller's own.
         context: Ignored name of a start method: workers are forked from a small server that never imports the main
             module, which is at least as safe as `"spawn"`.
         daemon: Ignored: no worker outlives its owner, and every worker may start processes.

@@ -32,7 +32,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
 
     Args:
         games: Fleet of `ParallelGame`, owned by this object: `close` closes it.
-        record_episodes: Whether `infos["episode"]` has return and length of each row's episode when it ends.
+        record_episodes: True if `infos["episode"]` has return and length of each row's episode when it ends.
 
     Attributes:
         games: The fleet, for operations on whole games: `call`, `set_attr`, `get_state`, `stats()`, ….

@@ -177,7 +177,7 @@ class PPO(RolloutAgent[PPOConfig]):
         return metrics
 
     def _estimate_advantages(self, rollout: Rollout, inputs: Tensor) -> tuple[Tensor, ...]:
-        """Advantages and returns of all steps, `(T * N,)` each."""
+        """Return advantages and returns of all steps, `(T * N,)` each."""
         values = self._values(inputs).reshape(rollout.rewards.shape)
         last_values, episodes = self._values(self._inputs(self.pack(rollout.last_observations))), rollout.episodes
         next_values = np.concatenate((values[1:], last_values[None]))

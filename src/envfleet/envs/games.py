@@ -137,7 +137,7 @@ class Game:
 
         Args:
             fineness: Levels in each direction of an axis.
-            combined: Whether an action may move several axes.
+            combined: True if an action may move several axes.
             settings: The configuration's `environment.kwargs`.
         """
         return None

@@ -112,7 +112,7 @@ class CpuBatch(BatchBase):
         Args:
             rows: Rows to reset.
             seeds: Seed of each.
-            is_seeded: Whether each row's generator is seeded or continues.
+            is_seeded: Flag of each row: True seeds its generator, False continues it.
 
         Returns:
             Arrays of an `OutputSet` for all rows; only observations and infos are valid.

@@ -95,7 +95,7 @@ class BatchBase(abc.ABC):
     """Description of the threads that step the batch."""
 
     _has_own_params: bool
-    """Whether the current code is for parameters that differ between sub-environments."""
+    """True if the current code is for parameters that differ between sub-environments."""
 
     def __init__(
         self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None

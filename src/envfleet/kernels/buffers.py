@@ -49,7 +49,7 @@ class Buffer:
 
 
 IS_RESET = Buffer("is_reset", np.dtype(np.bool_))
-"""Output of rollouts in addition to those of steps: whether the row was only reset."""
+"""Additional output of rollouts: flag of steps that only reset the row."""
 
 NUMBERS = tuple(Buffer(name, np.dtype(np.float32)) for name in ("log_probs", "values", "next_values"))
 """Outputs of networks in a rollout."""
@@ -74,7 +74,7 @@ class RecordBuffers:
 
     @property
     def is_split(self) -> bool:
-        """Whether there is one array per field, instead of an array of records."""
+        """True if there is one array per field, instead of an array of records."""
         return all(self.dtype[name].kind != "V" for name in self.dtype.names or ())
 
     @property

@@ -30,7 +30,7 @@ class EnvState(BatchState):
     """Saved state of a `KernelEnv`.
 
     Attributes:
-        flags: Whether the last step terminated, and whether it truncated, the episode.
+        flags: Flags `terminated` and `truncated` of the last step.
     """
 
     flags: tuple[bool, bool]
@@ -46,7 +46,7 @@ class KernelEnv(gym.Env[Any, Any]):
     Args:
         kernel: The kernel, or its name `"module:Name"`.
         render_mode: `"rgb_array"` or `None`.
-        debug: Whether the kernel's functions check their indices and raise `KernelIndexError`.
+        debug: If True, the kernel's functions check their indices and raise `KernelIndexError`.
         **params: Parameters of the kernel by name.
     """
 

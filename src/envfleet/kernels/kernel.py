@@ -19,7 +19,7 @@ from envfleet.native.fields import Fields, check_precision, read_fields
 
 
 class Kernel:
-    """An environment as scalar functions in plain Python, compiled to batched CPU and CUDA code.
+    """Base class of environments written as scalar functions in plain Python, compiled to batched CPU and CUDA code.
 
     A subclass declares the fields of the state, the parameters, and three static functions. These see one
     sub-environment; the engine runs many, counts steps, resets and seeds them.
@@ -44,9 +44,9 @@ class Kernel:
             `Discrete(n)`, marks allowed actions by 1; random rollouts draw only these. For `MultiDiscrete([n, m, …])`
             it is `(n + m + …,)`, the masks of all elements in order.
         render_fps: Frames per second of recorded videos.
-        has_own_params: Whether to compile only code for parameters that differ between sub-environments. By default
-            code for shared parameters, which can be faster, is compiled first, and the other when some differ; that is
-            too slow for a kernel that compiles for a minute.
+        has_own_params: If True, compile only the code for parameters that differ between sub-environments. By default
+            the code for shared parameters, which can be faster, is compiled first, and the other one when parameters
+            differ; that is too slow for a kernel that compiles for a minute.
         variant_options: Names of options that select another class, because they change its spaces; see `variant`.
 
     Examples:
@@ -156,7 +156,7 @@ class ArraySpec:
 
 @dataclasses.dataclass(frozen=True)
 class KernelSpec:
-    """Checked declaration of a kernel, as it was when it was read; equal ones have the same arrays and functions.
+    """Checked declaration of a kernel at the time of reading; equal specs have the same arrays and functions.
 
     Attributes:
         name: Name of the class.
@@ -327,7 +327,7 @@ def read_space(space: gym.Space[Any], where: str) -> ArraySpec:
     """Return the array form of a space.
 
     Args:
-        space: Of one observation or action.
+        space: Space of one observation or action.
         where: Name of the space, with which errors begin.
 
     Raises:

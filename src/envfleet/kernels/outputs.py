@@ -30,7 +30,7 @@ class OutputPool:
 
     Args:
         make: Function that makes a set, without keeping references to its `arrays`.
-        copy: Whether callers own the arrays; otherwise sets alternate, even if callers refer to them.
+        copy: True if callers own the arrays; otherwise sets alternate, even if callers refer to them.
         num_sets: Initial number of sets.
     """
 

@@ -1,4 +1,4 @@
-"""Kernels run as plain Python: for debuggers, prints, rehearsals and comparisons."""
+"""Kernels run as plain Python: for debuggers, prints, test runs and comparisons."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PlainRecord:
     Args:
         fields: Fields of the record.
         values: Initial values, `(1,)` of the fields' dtype; the record owns a copy.
-        is_constant: Whether assignments are rejected, as for parameters.
+        is_constant: If True, assignments are rejected, as for parameters.
     """
 
     _fields: Fields
@@ -204,7 +204,7 @@ class PlainEnv:
 
 
 def plain_action(form: ArraySpec, action: Any) -> Any:
-    """Return an action as functions that are not compiled take it; arrays are read-only."""
+    """Return an action in the form for uncompiled functions; arrays are read-only."""
     if form.parts:
         return form.join([plain_action(part, action[key]) for key, part in form.parts])
     array = np.asarray(action, form.dtype)
@@ -224,7 +224,7 @@ def rehearse(spec: KernelSpec) -> bool:
     """Run a few uncompiled steps, so that Python reports mistakes before anything is compiled.
 
     Returns:
-        Whether the kernel's steps return `truncated`.
+        True if the kernel's steps return `truncated`.
 
     Raises:
         KernelError: A function raised; names it and the line.

@@ -38,8 +38,8 @@ def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = Fals
 
     Args:
         spec: The kernel.
-        has_own_params: Whether every sub-environment has its own parameters.
-        debug: Whether functions check their indices and raise `KernelIndexError`.
+        has_own_params: True if every sub-environment has its own parameters.
+        debug: If True, functions check their indices and raise `KernelIndexError`.
 
     Raises:
         KernelError: The kernel cannot be compiled; the message names the user's line.
@@ -52,7 +52,7 @@ def fingerprint_of(spec: KernelSpec, *, has_places: bool = False) -> str:
 
     Args:
         spec: The kernel.
-        has_places: Whether files and lines count too, as for machine code that names them.
+        has_places: If True, files and lines are included, as for machine code that names them.
 
     Raises:
         KernelError: A function refers to something that cannot be compiled.
@@ -111,7 +111,7 @@ def cache_key(spec: KernelSpec, *, debug: bool = False) -> tuple[str, ...]:
 
     Args:
         spec: The kernel.
-        debug: Whether its functions check their indices.
+        debug: If True, its functions check their indices.
     """
     forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, spec.action.limits)
     layouts = (BufferPlan(spec).all, IS_RESET, NUMBERS)

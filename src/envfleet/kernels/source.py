@@ -95,14 +95,14 @@ class Source:
 
     Args:
         plan: The kernel's buffers.
-        has_own_params: Whether every sub-environment has its own parameters instead of one set for all.
-        truncates: Whether the kernel's `step` also returns `truncated`.
+        has_own_params: True if every sub-environment has its own parameters instead of one set for all.
+        truncates: True if the kernel's `step` also returns `truncated`.
         copied: Records that lie interleaved in memory, so functions of a row get copies: `"state"`, `"params"`.
 
     Attributes:
         plan: The kernel's buffers.
-        has_own_params: Whether every sub-environment has its own parameters.
-        is_repeatable: Whether any row may be stepped, even one that awaits its reset, and the step taken back. That
+        has_own_params: True if every sub-environment has its own parameters.
+        is_repeatable: True if any row may be stepped, even one that awaits its reset, and the step undone. That
             excludes steps that draw, change the state in place, loop or index tables, which could fail on the state of
             an ended episode.
     """

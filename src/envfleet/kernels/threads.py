@@ -13,7 +13,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.machine import whole_cores
 
 WORTH_NS = 250_000
-"""Work that justifies another thread: several times the cost of waking one."""
+"""Minimum work per thread: several times the cost of waking one."""
 _NUM_TRIALS = 8
 
 
@@ -54,7 +54,7 @@ class Team:
             num_steps: Steps of every row.
 
         Returns:
-            Start of each slice and what its call returned, in order.
+            Start of each slice and the result of its call, in order.
         """
         count = self.counts[num_steps]
         if count == 0:
@@ -70,7 +70,7 @@ class Team:
         return list(zip(starts[:-1], [first, *(other.result() for other in others)], strict=True))
 
     def _measure(self, work: Callable[[int, int], int], num_steps: int) -> int:
-        """Do all work in this thread; fix the number of threads after enough measurements."""
+        """Run all work in this thread; set the number of threads after enough measurements."""
         start_ns, trials_ns = time.perf_counter_ns(), self._trials_ns[num_steps]
         result = work(0, self._num_rows)
         trials_ns.append(time.perf_counter_ns() - start_ns)

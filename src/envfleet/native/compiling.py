@@ -65,8 +65,8 @@ def compile_function(function: Function, files: Sequence[Path] = (), *, releases
     Args:
         function: Function of types that numba supports.
         files: Other files with code that it calls, except those of this package.
-        releases_gil: Whether other threads run meanwhile. Use it for long functions only: waking a thread takes as long
-            as a short function, and waiting for the interpreter afterwards takes longer.
+        releases_gil: True if other threads can run meanwhile. Use it for long functions only: waking a thread takes as
+            long as a short function, and waiting for the interpreter afterwards takes longer.
     """
     if numba is None:
         return function

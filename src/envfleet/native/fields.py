@@ -88,7 +88,7 @@ def read_fields(declaration: type, owner: str, *, need_defaults: bool) -> Fields
         declaration: Class with annotated attributes: `float`, `int`, `bool` or a NumPy scalar type, or a value made by
             `array`; parameters may be NumPy arrays. Fields of base classes come first.
         owner: Name of the class, for messages.
-        need_defaults: Whether every field must have a default, as parameters must.
+        need_defaults: True if every field must have a default, as parameters must.
 
     Raises:
         KernelError: A field has another type, or lacks a default.

@@ -155,7 +155,7 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
     Args:
         functions: The functions.
         more: What else decides the machine code.
-        has_places: Whether files and lines count too, as for code that names them.
+        has_places: True if files and lines count too, as for code that names them.
 
     Raises:
         KernelError: A function refers to a value that cannot be hashed; names it and the function.

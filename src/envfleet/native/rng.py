@@ -154,7 +154,7 @@ def integers(rng: Any, low: int, high: int | None = None, endpoint: bool = False
         rng: State of the generator.
         low: Lower bound, int64.
         high: Upper bound, int64. If it is not above `low`, which `Generator` rejects, `low` is returned.
-        endpoint: Whether the upper bound itself may be drawn.
+        endpoint: True if the upper bound itself may be drawn.
     """
     beyond = 0 if endpoint else 1
     if high is None:
@@ -460,8 +460,8 @@ def find_method(name: str, *, is_int: bool = False, is_many: bool = False) -> Ca
 
     Args:
         name: Name of the method.
-        is_int: Whether the first argument is an int.
-        is_many: Whether `choice` has a `size`.
+        is_int: True if the first argument is an int.
+        is_many: True if `choice` has a `size`.
     """
     return _VARIANTS.get((name, is_int, is_many), METHODS[name])
 

@@ -18,7 +18,7 @@ def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_inte
         intrinsic: The target's decorator.
         types: The target's types.
         shape: Shape of a row.
-        is_interleaved: Whether `flat` has the first elements of all rows, and the second ones follow it, and so on.
+        is_interleaved: True if `flat` has the first elements of all rows, and the second ones follow it, and so on.
     """
     size = int(np.prod(shape, dtype=np.int64))
 

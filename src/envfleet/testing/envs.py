@@ -38,8 +38,8 @@ class CountingEnv(gymnasium.Env[Any, Any]):
     Args:
         length: Number of steps of an episode; with `vary` the maximum.
         ends: Kind of end; `"alternate"` uses both in turn.
-        vary: Whether each reset draws the length of the episode from `1 … length`.
-        dict_obs: Whether observations are `{"count": int64, "vector": the observation above}`.
+        vary: True if each reset draws the length of the episode from `1 … length`.
+        dict_obs: True if observations are `{"count": int64, "vector": the observation above}`.
         render_mode: `"rgb_array"` renders frames of shape (4, 6, 3) in which every pixel is the step count.
 
     `reset(options={"start": x})` starts the count at `x`, which is part of the observation.
@@ -287,7 +287,7 @@ class InPlaceEnv(CountingEnv):
 
     Args:
         length: As in `CountingEnv`.
-        in_sequence: Whether the observation is a `Sequence` with the array as its only element.
+        in_sequence: True if the observation is a `Sequence` with the array as its only element.
     """
 
     def __init__(self, length: int = 3, *, in_sequence: bool = False) -> None:

@@ -295,7 +295,7 @@ class Rating:
         mu: Rating; 25 for an unknown player.
         sigma: Standard deviation of the rating.
         games: Number of rated games.
-        is_anchor: Whether the rating is fixed.
+        is_anchor: True if the rating is fixed.
     """
 
     name: str

@@ -72,7 +72,7 @@ class Results:
         shaped_returns: Sum of the learner's rewards, float64 `(E,)`.
         lengths: Steps, int64 `(E,)`.
         winners: 1 where the learner won, -1 where it lost, 0 for draws and in single-player environments, int64 `(E,)`.
-        truncated: Whether the episode was truncated, bool `(E,)`.
+        truncated: True if the episode was truncated, bool `(E,)`.
         modes: Name of the environment's mode, one per episode; `""` without modes.
         opponents: Name of the opponent, one per episode; `""` without an opponent.
     """
@@ -178,7 +178,7 @@ class Evaluated(EvaluationSummary, Event):
     """End of an evaluation.
 
     Attributes:
-        is_best: Whether its score is the best so far.
+        is_best: True if its score is the best so far.
     """
 
     is_best: bool
@@ -190,7 +190,7 @@ class Saved(Event):
 
     Attributes:
         path: File of the agent.
-        is_best: Whether it is the best checkpoint so far.
+        is_best: True if it is the best checkpoint so far.
     """
 
     path: Path

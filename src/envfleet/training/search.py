@@ -48,7 +48,7 @@ class SearchResult:
         scores: Score of each trial, in order; `None` for pruned or interrupted trials.
         values: Values of the keys of the space, for each trial.
         best: Index of the trial with the highest score; `None` if none was completed.
-        is_complete: Whether all trials have ended; if not, the same call continues the search.
+        is_complete: True if all trials have ended; if not, the same call continues the search.
     """
 
     folder: Path
@@ -87,7 +87,7 @@ def search(
         trials: Total number of trials.
         out: Folder of the search.
         options: Options of each run; `max_minutes` and `max_transitions` are limits of one trial.
-        verbose: Whether to show trials and their progress on stderr.
+        verbose: True to show trials and their progress on stderr.
 
     Raises:
         InvalidArgument: Unknown key, invalid value, or another search in the folder.

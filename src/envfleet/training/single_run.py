@@ -110,7 +110,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         base_output_dir: Folder of runs.
         run_name: Name of the run; `None` for agent, time, a hash of the configuration, and `vec` with the number of
             sub-environments.
-        verbose: Whether to show a progress bar.
+        verbose: True to show a progress bar.
         observers: Further observers; see `envfleet.training.events`.
 
     Raises:
@@ -152,7 +152,7 @@ def resume(
         stop_at_return: Stop once the mean return of the last 100 episodes is at least this.
         device: Device of the networks; `None` for the previous one.
         max_restarts: Failures allowed within any hour; `None` for the previous limit.
-        verbose: Whether to show a progress bar.
+        verbose: True to show a progress bar.
         observers: Further observers.
 
     Raises:
@@ -185,10 +185,10 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # a documented signature
         config_path: File, name of a shipped configuration, content of one as a dict, or a `RunConfig`.
         base_output_dir: Folder of runs.
         run_name: Name of the run, as in `train`.
-        verbose: Whether to show a progress bar.
+        verbose: True to show a progress bar.
         eval_freq_steps: Transitions between evaluations; `None` for the file's value.
         eval_num_games: Games per evaluation and opponent; `None` for the file's value.
-        eval_weak_opponent: Whether evaluations include the weaker scripted players; `None` for the file's value.
+        eval_weak_opponent: True if evaluations include the weaker scripted players; `None` for the file's value.
         device: Device of the networks: `"cpu"`, `"cuda"`, `"cuda:1"`, …
         checkpoint_path: File of an agent with the initial weights; `None` for the file's value.
         num_envs: Number of sub-environments.

@@ -1,1 +1,1 @@
-"""The engine of Python sub-environments: in this thread, in threads, in worker processes, on other machines."""
+"""Engine of Python sub-environments: in the calling thread, in threads, in processes, or placed by Ray."""

@@ -1,4 +1,4 @@
-"""The arrays of a fleet, and how they lie in one block of bytes that the owner shares with its workers."""
+"""Arrays of a fleet and their layout in one block of memory that the owner shares with its workers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from envfleet.fleet.checks import check_reward_shape
 from envfleet.fleet.layout import SpaceLayout
 
 ALIGNMENT_BYTES = 64
-"""A cache line: arrays written by different processes never share one at their borders."""
+"""Size of a cache line; arrays start at multiples of it, so that processes never write to the same line."""
 
 GENERATIONS = 2
-"""Output arrays alternate between two generations, so that what a step returned survives the next one."""
+"""Generations of output arrays, which alternate, so that the results of a step survive the next one."""
 
 MAX_COLUMNS = 32
-"""Numbers in infos that travel as columns; keys beyond them travel as objects."""
+"""Maximum number of info columns; further keys are sent as objects."""
 
 
 class BlockLayout:
@@ -58,13 +58,13 @@ class BlockLayout:
 
 @dataclasses.dataclass(frozen=True)
 class ArraysSpec:
-    """Everything that decides the arrays of a fleet; picklable, so that each worker derives the same block.
+    """Description of a fleet's arrays; picklable, so that each worker derives the same layout.
 
     Attributes:
         observations: Layout of one observation.
         actions: Layout of one action.
-        num_envs: How many sub-environments.
-        has_finals: Whether last observations of ended episodes are kept.
+        num_envs: Number of sub-environments.
+        has_finals: True if last observations of ended episodes are kept.
         reward_shape: Shape of one reward; `()` for numbers.
         reward_dtype: Name of the dtype of rewards.
     """
@@ -99,7 +99,7 @@ class ArraysSpec:
 
 
 class _VectorRows:
-    """Rows of rewards that are vectors; refuses values of other shapes, which NumPy would broadcast."""
+    """Rows of vector rewards; raises an error for values of other shapes, which NumPy would broadcast."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array, self._shape = array, array.shape[1:]
@@ -111,11 +111,11 @@ class _VectorRows:
 
 @dataclasses.dataclass
 class Outputs:
-    """One generation of what a step writes, for some rows. Leaves are in the order of `SpaceLayout.leaves`.
+    """One generation of the results of a step, for some rows. Leaves are in the order of `SpaceLayout.leaves`.
 
     Attributes:
         observations: One array per leaf.
-        finals: The last observations of ended episodes, one array per leaf; empty unless the mode is `SAME_STEP`.
+        finals: Last observations of ended episodes, one array per leaf; empty unless the mode is `SAME_STEP`.
         rewards: float64 `(n,)`, or `(n, k)` of `reward_space`'s dtype.
         flags: Terminated and truncated, bool `(2, n)`.
     """
@@ -126,13 +126,13 @@ class Outputs:
     flags: NDArray[np.bool_]
 
     def clear(self, rows: Any) -> None:
-        """Write no reward and no end, as after a reset."""
+        """Set rewards to 0 and flags to False, as after a reset."""
         self.rewards[rows] = 0.0
         self.flags[:, rows] = False
 
     @functools.cached_property
     def flat(self) -> tuple[Any, Any, Any]:
-        """Rewards, terminated and truncated as memoryviews, which take a scalar faster than arrays do."""
+        """Rewards, terminated and truncated as memoryviews, to which scalars are assigned faster than to arrays."""
         arrays: tuple[Any, ...] = self.rewards, *self.flags
         rewards: Any = _VectorRows(self.rewards) if self.rewards.ndim > 1 else memoryview(arrays[0])
         return rewards, memoryview(arrays[1]), memoryview(arrays[2])
@@ -142,9 +142,9 @@ class FleetArrays:
     """Views of a block: all rows for the owner, or one worker's slice of them.
 
     Args:
-        spec: What decides the arrays.
-        buffer: The block.
-        rows: Which rows to view.
+        spec: Description of the arrays.
+        buffer: Memory of the block.
+        rows: Rows to view.
 
     Attributes:
         actions: One array per leaf.
@@ -153,7 +153,7 @@ class FleetArrays:
         info_given: Rows that have a value in each column, bool `(1 + MAX_COLUMNS, n)`.
         row_asked: Number of the last request to step this row alone, int64 `(n,)`.
         row_done: Number of the last such request that is done, int64 `(n,)`.
-        row_flags: What came with it, int64 `(n,)`.
+        row_flags: Word `FLAGS` of that request, int64 `(n,)`.
     """
 
     def __init__(self, spec: ArraysSpec, buffer: Any, rows: slice = slice(None)) -> None:

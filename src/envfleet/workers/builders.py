@@ -1,4 +1,4 @@
-"""Recipes for sub-environments, as values that travel to the worker that builds them."""
+"""Builders of sub-environments: values that are sent to the worker that builds them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from envfleet.errors import InvalidArgument
 
 
 class Registrations:
-    """The environments that are registered in this process, for other processes.
+    """Environments registered in this process, to be registered in other processes.
 
-    Pickling takes the registry along, so that an id that the program registered, or a package that it imported, is
-    known where a sub-environment is built. Entries that do not pickle or unpickle stay behind.
+    The pickle contains the registry, so that ids that the program or its packages registered are known where a
+    sub-environment is built. Entries that do not pickle or unpickle are left out.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Registrations:
         self._specs: dict[str, EnvSpec] = {}
 
     def apply(self) -> None:
-        """Register what came from another process, replacing what packages imported here have registered."""
+        """Register the environments of the other process; they replace those that packages imported here registered."""
         gym.registry.update(self._specs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -63,7 +63,7 @@ def _pickle_registry() -> Iterator[bytes]:
 
 
 def without_main(spec: EnvSpec) -> EnvSpec:
-    """Return a spec whose entry points in `__main__`, which is another module elsewhere, are objects, not names."""
+    """Return a spec with entry points in `__main__` as objects: in a worker that name is another module."""
     changes: dict[str, Any] = {}
     for name in ("entry_point", "vector_entry_point"):
         value = getattr(spec, name)
@@ -75,12 +75,12 @@ def without_main(spec: EnvSpec) -> EnvSpec:
 
 @dataclasses.dataclass(frozen=True)
 class EnvBuilder:
-    """Builds one sub-environment.
+    """Builder of one sub-environment.
 
     Attributes:
-        function: The user's callable.
-        seed: Passed as the first argument if the callable takes one, else `None`.
-        shared_names: Names of the fleet's shared data that the callable takes as keywords.
+        function: Callable of the user.
+        seed: First argument of the callable if it takes a seed, else `None`.
+        shared_names: Names of the fleet's shared data that are keywords of the callable.
         registrations: Environments registered in the process of the fleet.
     """
 
@@ -94,10 +94,10 @@ class EnvBuilder:
 
         Args:
             shared: The fleet's shared data by name.
-            seed: Replaces the builder's own seed, for a sub-environment that is built again.
+            seed: Seed to use instead of the builder's, for a sub-environment that is built again.
 
         Raises:
-            InvalidArgument: The callable returned something else than a Gymnasium environment, or one without spaces.
+            InvalidArgument: The callable did not return a Gymnasium environment with spaces.
         """
         self.registrations.apply()
         args = () if self.seed is None else (self.seed if seed is None else seed,)

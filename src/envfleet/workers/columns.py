@@ -1,19 +1,19 @@
-"""Infos through shared memory: numbers, and values that repeat, travel in columns instead of by mail.
+"""Info columns: numbers and repeating values of infos in shared memory instead of mail.
 
 Problem. Pickling an info takes several microseconds, more than a step of a cheap environment. Most infos hold the same
 few keys at every step, with numbers and a few repeating strings, enums or `None` under them.
 
-What does not work. Columns alone lose the order of an info's keys, which `SyncVectorEnv` keeps. Tables kept by each
-worker would have to be sent again by every successor, and to be in step with replies that are collected in any order.
+What does not work. Columns alone lose the order of an info's keys, which `SyncVectorEnv` keeps. A table per worker
+would have to be sent again by every successor, and to match replies that are collected in any order.
 
 Solution. The owner learns one `Table` for the whole fleet from infos that arrive by mail, and publishes it:
 
-- *columns*: one per key, for numbers of exactly the type that came first, or for constants if no number came yet;
+- *columns*: one per key, for numbers of exactly the first type, or for constants if there was no number yet;
 - *layouts*: the keys of an info, in their order, numbered from 1;
-- *constants*: strings, enum members and the like that arrived twice, by number from 1.
+- *constants*: strings, enum members and similar values that occurred twice, numbered from 1.
 
-A worker writes an info whose layout it knows: the number of the layout into slot 0 of the row, and into the columns
-each value that fits. It mails the other values, and all of an info whose layout it does not know.
+If the layout of an info is known, the worker writes its number to slot 0 of the row and every value that fits to its
+column. It mails the other values, and the whole info if its layout is unknown.
 
 What remains. Infos with ever-changing keys, or text that never repeats, go by mail.
 """
@@ -48,19 +48,19 @@ _MAX_CANDIDATES = 1024
 
 
 class Column(NamedTuple):
-    """Column of the values of `key` whose type is exactly `kind`, or that are constants if `kind` is `object`."""
+    """Column of values of `key`: those of exactly the type `kind`, or constants if `kind` is `object`."""
 
     key: str
     kind: type
 
 
 class Table(NamedTuple):
-    """Everything that workers must know to write infos into columns.
+    """Columns, layouts and constants, published to the workers.
 
     Attributes:
-        columns: Columns; number `k` lies in slots `k + 1`.
+        columns: Columns; column `k` is in slot `k + 1`.
         layouts: Keys of infos, in their order.
-        constants: Values that columns hold by their numbers.
+        constants: Values that columns refer to by number.
     """
 
     columns: list[Column]
@@ -69,17 +69,17 @@ class Table(NamedTuple):
 
     @property
     def num_slots(self) -> int:
-        """Rows of the arrays that are in use, with the one that holds the layouts."""
+        """Number of slots in use, including slot 0 (the layout)."""
         return 1 + len(self.columns)
 
     @property
     def version(self) -> int:
-        """Number that grows with the table; its lowest byte is `num_slots`."""
+        """Version of the table, which increases with its size; the lowest byte is `num_slots`."""
         return (len(self.layouts) + len(self.constants)) << 8 | self.num_slots
 
 
 def _typed(slots: NDArray[np.int64], kind: type) -> NDArray[Any]:
-    """View slots of 8 bytes as values of `kind`; a smaller type lies at the start of its slot."""
+    """View slots of 8 bytes as values of `kind`; a smaller type is at the start of its slot."""
     typed = slots.view(_DTYPES.get(kind, np.int64))
     return typed if typed.itemsize == 8 else typed[..., :: 8 // typed.itemsize]
 
@@ -92,7 +92,7 @@ class ColumnWriter:
         given: Rows that have a value, bool `(1 + MAX_COLUMNS, n)`.
 
     Attributes:
-        is_dirty: Whether rows have to be cleared before they step.
+        is_dirty: True if rows have to be cleared before they step.
     """
 
     def __init__(self, values: NDArray[np.int64], given: NDArray[np.bool_]) -> None:
@@ -125,7 +125,7 @@ class ColumnWriter:
         given[:, rows] = False
 
     def write(self, row: int, info: dict[str, Any]) -> dict[str, Any]:
-        """Write what fits of an info, and return the rest."""
+        """Write the values that fit the columns; return the rest of the info."""
         layout = self._layouts.get(tuple(info))
         if layout is None:
             return info
@@ -153,14 +153,14 @@ class ColumnWriter:
 
 
 class ColumnReader:
-    """The owner's side: learns the table and reads columns.
+    """Reader of columns, in the owner; builds the table from infos.
 
     Args:
         values: Slots of 8 bytes, int64 `(1 + MAX_COLUMNS, num_envs)`.
         given: Rows that have a value, bool `(1 + MAX_COLUMNS, num_envs)`.
 
     Attributes:
-        table: The table, to be published whenever its version has changed.
+        table: Table, to be published whenever its version changes.
     """
 
     def __init__(self, values: NDArray[np.int64], given: NDArray[np.bool_]) -> None:
@@ -173,11 +173,11 @@ class ColumnReader:
         self._objects = np.full(1, None, object)
 
     def learn(self, sparse: SparseInfos, numbers: Sequence[int] = ()) -> None:
-        """Learn from infos that arrived by mail.
+        """Extend the table by infos that arrived by mail.
 
         Args:
             sparse: The infos.
-            numbers: Layout of each row of the call, 0 for those whose infos arrived as a whole; empty: all of them.
+            numbers: Layout number of each row of the call, 0 for infos that arrived as a whole; empty if all did.
         """
         columns, layouts, _ = self.table
         for row, info in sparse:
@@ -201,7 +201,7 @@ class ColumnReader:
                     self._layouts.add(keys)
 
     def _is_constant(self, value: Any) -> bool:
-        """Return whether a value is a constant of the table; one that arrives for the second time becomes one."""
+        """Return whether a value is a constant of the table; it becomes one when it occurs for the second time."""
         kind = type(value)
         if kind not in _CONSTANT_TYPES and not (isinstance(value, enum.Enum) and kind.__hash__ in _ENUM_HASHES):
             return False
@@ -226,11 +226,11 @@ class ColumnReader:
         return True
 
     def clear(self, rows: Any) -> None:
-        """Clear what a worker that ended has left in its rows."""
+        """Clear the rows of a worker that ended."""
         self._values[:, rows] = self._given[:, rows] = 0
 
     def read(self, rows: Any = slice(None)) -> tuple[Dense, list[int]]:
-        """Return the columns that hold values of `rows`, all of them parts of one copy, and the layout of each row."""
+        """Return the columns with values of `rows` (views of one copy), and the layout number of each row."""
         count = self.table.num_slots
         given, values = self._given[:count, rows].copy(), self._values[:count, rows].copy()
         numbers: list[int] = values[0].tolist()
@@ -250,12 +250,11 @@ class ColumnReader:
         return [(numbers.index(number), layouts[number - 1]) for number in dict.fromkeys(numbers) if number]
 
     def order(self, sparse: SparseInfos, numbers: list[int], first_end: int | None) -> list[Any]:
-        """Return all keys in the order in which rows, one after another, give them.
+        """Return all keys in the order of their first occurrence, row by row.
 
         Args:
             sparse: Infos that arrived by mail.
-            numbers: Layout of each row; the keys of a row that has one are in its order, also those that arrived by
-                mail.
+            numbers: Layout number of each row; it also orders the keys that arrived by mail.
             first_end: First row that has `"final_obs"`, before all its other keys.
         """
         ends: list[tuple[int, tuple[Any, ...]]] = [] if first_end is None else [(first_end, ("final_obs",))]

@@ -16,7 +16,7 @@ Spans = Sequence[range]
 
 
 def split(rows: seam.Rows | None, spans: Spans) -> list[tuple[int, list[int], list[int]]]:
-    """Return for each worker its places in `rows`, and these rows counted from its first one."""
+    """Return for each worker the positions of its rows in `rows`, and those rows relative to its first row."""
     rows = np.arange(spans[-1].stop) if rows is None else rows
     holders = np.searchsorted([span.start for span in spans], rows, side="right") - 1
     divided = []
@@ -27,7 +27,7 @@ def split(rows: seam.Rows | None, spans: Spans) -> list[tuple[int, list[int], li
 
 
 def messages_of(request: seam.Request[Any], spans: Spans) -> dict[int, Any]:
-    """Return the message to each worker: the plan of a reset, or a method of its group with arguments."""
+    """Return the message for each worker: the plan of a reset, or a method of its group with arguments."""
     messages: dict[int, Any] = {}
     for worker, places, local in split(getattr(request, "rows", None), spans):
         if isinstance(request, seam.Reset):
@@ -60,7 +60,7 @@ def check_states(request: seam.SetState, num_envs: int) -> None:
     """Check the states of a request.
 
     Raises:
-        InvalidArgument: It is not one saved state for each row.
+        InvalidArgument: The states are not one saved state per row.
     """
     count, states = num_envs if request.rows is None else len(request.rows), request.states
     wanted = f"expected a list of {count} made by get_state, one per sub-environment to restore"

@@ -1,4 +1,4 @@
-"""Checks of what users' environments are and return, with messages that say what to change in them."""
+"""Checks of users' environments and their return values, with messages that say what to change."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _POLYGONS = frozenset({"filled_polygon", "textured_polygon"})
 """Functions of `pygame.gfxdraw` that sort edges in one buffer of the process, with the interpreter's lock released."""
 
 UNSET: Any = object()
-"""Stands for "the environment returned nothing yet", which `None` cannot."""
+"""Placeholder for a missing result, because an environment may return `None`."""
 
 
 def batch_spaces(infos: Sequence[Any], mode: str | tuple[Any, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Return the batched and the single observation space of the sub-environments that all workers built.
+    """Return the batched and the single observation space of all sub-environments.
 
     Args:
-        infos: What each worker reports of its sub-environments.
-        mode: `"same"`: observation spaces must be equal; `"different"`: of one shape and type; or the spaces to
-            return.
+        infos: `GroupInfo` of each worker.
+        mode: `"same"`: observation spaces must be equal; `"different"`: they must have one shape and dtype; or the two
+            spaces to return.
 
     Raises:
-        SpacesDiffer: Two do not fit together; names both and what differs.
-        InvalidArgument: Two are the same object.
+        SpacesDiffer: Spaces of two sub-environments do not match.
+        InvalidArgument: Two sub-environments are the same object.
     """
     is_given = isinstance(mode, tuple)
     first: Any = (mode[1], infos[0].spaces[0][1]) if is_given else infos[0].spaces[0]
@@ -52,7 +52,7 @@ def batch_spaces(infos: Sequence[Any], mode: str | tuple[Any, Any]) -> tuple[gym
         if getattr(space, "shape", ()) != getattr(rewards[0], "shape", ()):
             raise SpacesDiffer(
                 f"reward_space of sub-environment {index} is {space}, but sub-environment 0 has {rewards[0]}: all "
-                "rewards of a fleet have one shape",
+                "rewards of a fleet must have one shape",
                 "reward_space",
             )
     each = [observation_space for observation_space, _ in spaces]
@@ -80,7 +80,7 @@ def _check_same_spaces(first: Any, index: int, other: Any, same_bounds: bool, is
         hint = ', or pass observation_mode="different" if only bounds differ' if is_observed and not is_given else ""
         raise SpacesDiffer(
             f"{name} of sub-environment {index} is {yours}, but {owner} {mine}: "
-            f"all sub-environments of a fleet share their spaces; wrap them so that they do{hint}",
+            f"all sub-environments of a fleet must have the same spaces; use wrappers that make them equal{hint}",
             name,
         )
 
@@ -102,11 +102,11 @@ def find_reward_space(env: gym.Env[Any, Any]) -> gym.spaces.Box | None:
 
 
 def explain_result(error: BaseException, result: Any, reward_shape: tuple[int, ...] = ()) -> BaseException:
-    """Return an error that says what is wrong with the result of `step`; `error` itself if nothing is.
+    """Return an error that explains an invalid result of `step`; `error` itself if the result is valid.
 
     Args:
-        error: What was raised while the result was read.
-        result: What `step` returned, or `UNSET`.
+        error: Exception raised while the result was read.
+        result: Result of `step`, or `UNSET`.
         reward_shape: Shape of the environment's rewards.
     """
     if result is UNSET:
@@ -140,10 +140,10 @@ def explain_result(error: BaseException, result: Any, reward_shape: tuple[int, .
 
 
 def check_flags(terminated: Any, truncated: Any) -> None:
-    """Check the flags of a step that ended an episode, as any other object that is true would end it, too.
+    """Check the flags of a step that ended an episode, because any truthy object would end it.
 
     Raises:
-        InvalidArgument: One is text or a container.
+        InvalidArgument: A flag is text or a container.
     """
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         if isinstance(value, (str, bytes, list, tuple, dict, set)):
@@ -151,10 +151,10 @@ def check_flags(terminated: Any, truncated: Any) -> None:
 
 
 def read_reset(result: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the observation and the info that `reset` returned.
+    """Return the observation and the info from the result of `reset`.
 
     Raises:
-        InvalidArgument: It returned something else.
+        InvalidArgument: The result is not a tuple of an observation and a dict.
     """
     try:
         observation, info = result
@@ -172,24 +172,24 @@ def _shape_of(result: Any) -> str:
 
 
 def refuse_in_thread(env: gym.Env[Any, Any]) -> None:
-    """Refuse an environment that draws polygons with `pygame.gfxdraw`.
+    """Raise an error if an environment draws polygons with `pygame.gfxdraw`.
 
-    Two threads that do so at the same time get wrong pictures, and free the same memory twice. A lock would have to be
-    put into pygame itself. No attribute shows what an environment will draw, so its code is searched: what the modules
-    of its classes define or import by name.
+    Two threads that do so at the same time get wrong pictures and free the same memory twice. A lock would have to be
+    inside pygame. No attribute shows what an environment draws, so its code is searched: the names that the modules
+    of its classes define or import.
 
     Args:
         env: An environment that a thread will step.
 
     Raises:
-        InvalidArgument: It draws such polygons, and has a render mode or observes pictures.
+        InvalidArgument: The environment draws such polygons, and has a render mode or image observations.
     """
     pictured = env.render_mode is not None or _observes_pictures(env.unwrapped.observation_space)
     if pictured and any(not _POLYGONS.isdisjoint(_names(function.__code__)) for function in _functions_near(env)):
         remedy = "" if env.render_mode is None else f", or leave out render_mode={env.render_mode!r}"
         raise InvalidArgument(
-            f'{type(env.unwrapped).__name__} with backend="thread": it draws with pygame.gfxdraw, whose buffer for '
-            "polygons is shared by all threads of a process, so pictures would be wrong and the process could crash: "
+            f'{type(env.unwrapped).__name__} with backend="thread": it draws with pygame.gfxdraw, which shares '
+            "a buffer between all threads of a process, so pictures would be wrong and the process could crash: "
             f'pass backend="process" or "serial"{remedy}'
         )
 

@@ -1,4 +1,4 @@
-"""The Python sub-environments of one worker, stepped one after the other over arrays; holds the only autoreset."""
+"""`EnvGroup`: the Python sub-environments of one worker, stepped one after another, with autoreset."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _ONE_PER_PROCESS = (
 
 @dataclasses.dataclass(frozen=True)
 class GroupPlan:
-    """Recipe for one worker's sub-environments, picklable.
+    """Plan of one worker's sub-environments, picklable.
 
     Attributes:
         worker: Index of the worker.
         rows: Indices in the fleet of its sub-environments.
-        builders: One per sub-environment.
+        builders: Builder of each sub-environment.
         options: Options of the fleet; `seed` is set.
         incarnation: Number of workers that had these rows before.
         rng_states: States of the generators to continue with, in the successor of a worker that was recycled.
@@ -61,12 +61,12 @@ class GroupPlan:
     rng_states: tuple[Any, ...] = ()
 
     def derive_seed(self, row: int, num_rebuilds: int = 0) -> int:
-        """Return the seed of a sub-environment that takes another's place, different each time."""
+        """Return the seed of a sub-environment that replaces another one, different each time."""
         key = self.rows.start + row, self.incarnation, num_rebuilds
         return int(np.random.SeedSequence(self.options.seed, spawn_key=key).generate_state(1)[0])
 
     def successor(self, rng_states: tuple[Any, ...] = ()) -> GroupPlan:
-        """Return the plan of the worker that takes over."""
+        """Return the plan of the worker that replaces this one."""
         return dataclasses.replace(self, incarnation=self.incarnation + 1, rng_states=rng_states)
 
 
@@ -94,16 +94,16 @@ class GroupInfo(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Reply:
-    """Report of a worker beyond the arrays it wrote; most steps need none.
+    """Reply of a worker in addition to its arrays; most steps need none.
 
     Attributes:
         value: Result of a call or of another request.
-        infos: By index in the fleet.
-        failures: Of sub-environments that raised.
-        restarts: Of sub-environments that raised and were rebuilt.
-        seeds: Of sub-environments that were rebuilt and reset, by index.
+        infos: Infos, by index in the fleet.
+        failures: Failures of sub-environments that raised.
+        restarts: Failures of sub-environments that raised and were rebuilt.
+        seeds: Seeds of sub-environments that were rebuilt and reset, by index.
         objects: Observation leaves without a fixed shape, by index.
-        final_objects: The same of ended episodes (`SAME_STEP`).
+        final_objects: The same for last observations of ended episodes (`SAME_STEP`).
     """
 
     value: Any = None
@@ -152,10 +152,10 @@ class EnvGroup:
     """Python sub-environments of one worker.
 
     Args:
-        plan: Recipe of the group.
+        plan: Plan of the group.
         shared: The fleet's shared data by name.
         line: Words in which to report progress.
-        is_inline: Whether the group runs in the caller's thread, where Ctrl-C is not a failure of a sub-environment.
+        is_inline: True if the group runs in the caller's thread, where Ctrl-C is not a failure of a sub-environment.
 
     Attributes:
         columns: Writer of info columns, once attached.
@@ -163,7 +163,7 @@ class EnvGroup:
 
     Raises:
         SubEnvError: A sub-environment could not be built.
-        InvalidArgument: A callable returned no environment.
+        InvalidArgument: A callable did not return an environment.
     """
 
     def __init__(self, plan: GroupPlan, shared: Mapping[str, Any], line: Line, *, is_inline: bool = False) -> None:
@@ -206,7 +206,7 @@ class EnvGroup:
                 set_rng_state(self.envs[row], state)
 
     def describe(self) -> GroupInfo:
-        """Return what the owner must know."""
+        """Return the spaces and other properties of the group, for the owner."""
         first, identities = self.envs[0], [id(env.unwrapped) for env in self.envs]
         one = first.observation_space, first.action_space
         each = [(env.observation_space, env.action_space) for env in self.envs]
@@ -215,10 +215,10 @@ class EnvGroup:
         return GroupInfo(spaces, dict(first.metadata), first.spec, first.render_mode, os.getpid(), identities, rewards)
 
     def attach(self, spec: ArraysSpec, arrays: FleetArrays) -> None:
-        """Take the arrays to read actions from and write results to.
+        """Set the arrays of actions and results.
 
         Args:
-            spec: What decided the arrays.
+            spec: Description of the arrays.
             arrays: This group's rows of them.
         """
         self._layout, self._action_layout = spec.observations, spec.actions
@@ -251,11 +251,11 @@ class EnvGroup:
         Args:
             generation: Outputs to write to.
             rows: Rows to step; all by default.
-            objects: Action leaves without a fixed shape, a list each with one entry per row.
+            objects: Action leaves without a fixed shape, one list per leaf with one entry per row.
             values: Actions to use instead of those in the arrays.
 
         Returns:
-            A reply, if there is more to report than what the arrays hold.
+            A reply, if there is more to report than the arrays.
         """
         start_ns = time.perf_counter_ns()
         self._reply = None
@@ -345,7 +345,7 @@ class EnvGroup:
             self._truncate(row, generation, failure)
 
     def _truncate(self, row: int, generation: int, failure: Failure) -> None:
-        """Answer a step of a sub-environment that was rebuilt; its last observation again is the owner's to add."""
+        """Report a truncation for a sub-environment that was rebuilt; the owner repeats its last observation."""
         self._outputs[generation].flags[1, row] = self._has_flags[generation] = True
         info = repair_info(failure)
         if self._is_same_step:
@@ -355,7 +355,7 @@ class EnvGroup:
         self._add_info(row, info)
 
     def _rebuild(self, row: int, failure: Failure) -> bool:
-        """Replace a sub-environment that failed; False, with one more failure to report, if that fails too."""
+        """Replace a sub-environment that failed; return False, with another failure to report, if that fails too."""
         self._report().restarts.append(failure)
         self._line[IS_REBUILDING] = True
         self._rebuilds[row] += 1
@@ -393,7 +393,7 @@ class EnvGroup:
         return self._reply
 
     def _renew(self, row: int, generation: int, seed: int | None, options: Any) -> dict[str, Any]:
-        """Reset a row; one that fails gets a second chance after a rebuild, if failures restart. Returns the infos."""
+        """Reset a row and return its infos; after a failure, rebuild it and retry once if `on_failure` allows that."""
         try:
             return self._reset_row(row, generation, seed, options)
         except self._caught as error:
@@ -422,7 +422,7 @@ class EnvGroup:
     # ---------------------------------------------------------------------------------------- calls and states
 
     def call(self, name: str | Callable[..., Any], args: Any, kwargs: Any, rows: Iterable[int] | None) -> Reply:
-        """Look a name up on sub-environments and call it if it can be called; or call a function of them."""
+        """Read an attribute of sub-environments and call it if it is callable; or call a function with each."""
 
         def find(row: int) -> Any:
             if not isinstance(name, str):
@@ -443,7 +443,7 @@ class EnvGroup:
         )
 
     def set_state(self, states: Mapping[int, RowState]) -> Reply:
-        """Bring saved sub-environments back."""
+        """Restore saved sub-environments."""
 
         def load(row: int) -> None:
             state, before = states[row], self.envs[row]
@@ -458,7 +458,7 @@ class EnvGroup:
         return self._for_each(states, "set_state", load)
 
     def _for_each(self, rows: Iterable[int] | None, verb: str, action: Callable[[int], Any]) -> Reply:
-        """Do something for each row; the reply's value has one result per row that did not raise."""
+        """Run an action for each row; the reply's value has one result per row that did not raise."""
         reply = Reply(value=[])
         for row in range(self.num_envs) if rows is None else rows:
             self._line[ROW] = row + 1
@@ -485,7 +485,7 @@ class EnvGroup:
             self._report().infos.append((self.plan.rows.start + row, own_info(info)))
 
     def _describe(self, row: int, verb: str, error: BaseException, action: Any = None) -> Failure:
-        """Turn what a sub-environment raised into a value that can travel."""
+        """Convert an exception of a sub-environment to a picklable value."""
         index = self.plan.rows.start + row
         replay = (
             self.log.record(row, self.plan.builders[row], verb, error, index) if verb in ("step", "reset") else None
@@ -503,7 +503,7 @@ class EnvGroup:
         )
 
     def close(self) -> list[Failure]:
-        """Close every sub-environment, also after one of them raised; returns what they raised."""
+        """Close every sub-environment, also after one of them raised; return their failures."""
         envs, self.envs = self.envs, []
         self._steps.clear()
         self._reply = None

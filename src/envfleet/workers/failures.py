@@ -1,4 +1,4 @@
-"""Exceptions of sub-environments as values that travel: made where they happened, raised where the owner is."""
+"""Exceptions of sub-environments as picklable values: created in the worker, raised in the owner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_failure(
     action: Any = None,
     replay: bytes | str | None = None,
 ) -> Failure:
-    """Describe `error` in values that always pickle; `replay` is a replay record, or the reason for its absence."""
+    """Return a picklable description of `error`; `replay` is a replay record, or the reason for its absence."""
     drop_own_frames(error)
     is_message_only = error.__traceback__ is None and error.__cause__ is None
     return Failure(
@@ -51,7 +51,7 @@ def make_failure(
 
 
 def drop_own_frames(error: BaseException) -> None:
-    """Make the tracebacks of an error, and of its causes, begin where a sub-environment's own code does."""
+    """Remove this library's first frames from the tracebacks of an error and its causes."""
     waiting, seen = [error], set()
     while waiting:
         one = waiting.pop()
@@ -66,7 +66,7 @@ def drop_own_frames(error: BaseException) -> None:
 
 
 def _foreign(error: BaseException | None) -> BaseException | None:
-    """Return an error that was not raised by code of our own alone."""
+    """Return an error that was not raised by code of this library alone."""
     is_own = error is not None and error.__traceback__ is not None and _foreign_part(error.__traceback__) is None
     return None if is_own else error
 
@@ -83,7 +83,7 @@ def repair_info(failure: Failure) -> dict[str, Any]:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of any exception, also of one whose `__str__` raises."""
+    """Return the text of any exception, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception as second:  # noqa: BLE001  # whatever a foreign __str__ raises

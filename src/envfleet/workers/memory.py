@@ -1,7 +1,7 @@
-"""Memory without a name, shared between processes that hold its descriptor, and mail in such memory.
+"""Unnamed shared memory, accessible to processes that hold its file descriptor, and mail in such memory.
 
-Nothing in `/dev/shm` can collide or be left behind: the memory is freed with its last holder, however that ended. Pages
-are reserved at once, so too little memory is an error with figures at the start and not a SIGBUS in the middle.
+Nothing in `/dev/shm` can collide or be left behind: the memory is freed when its last holder ends, for any reason.
+Pages are reserved at once, so that too little memory is an error at the start and not a SIGBUS later.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import cloudpickle
 from envfleet.errors import InvalidArgument, OutOfMemory
 
 _CHUNK_BYTES = 1 << 24
-"""Reserved at a time: short enough that a process with an interval timer gets through between two signals."""
+"""Bytes to reserve in one call: few enough to succeed between two signals of an interval timer."""
 
 _SMALL_BYTES = 1 << 20
-"""Blocks up to this size are not worth asking the system how much memory is left."""
+"""Size of a block up to which the available memory is not checked."""
 
 _USABLE = 15 / 16
-"""Share of the available memory that a block may take: at the last page the system kills some process."""
+"""Maximum fraction of the available memory for one block, because the system kills a process when memory runs out."""
 
 _FULL = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EOVERFLOW})
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -37,17 +37,17 @@ _NO_MEMFD = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
 
 
 class Room(NamedTuple):
-    """Number of bytes that may still be used, and of which resource."""
+    """Number of available bytes, and the resource that limits them."""
 
     size_bytes: int
     where: str
 
 
 class NamelessFile:
-    """A file in memory without a name.
+    """Unnamed file in memory.
 
     Args:
-        fd: A descriptor that another process passed, which the file owns from now on; `None` opens a new file.
+        fd: Descriptor from another process, which this object then owns; `None` opens a new file.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -74,7 +74,7 @@ class NamelessFile:
         """Return `size_bytes` of writable memory, all zero, which stays valid after `close`.
 
         Raises:
-            OutOfMemory: There is too little memory, or a limit on the size of files is below it.
+            OutOfMemory: There is too little memory, or the limit on file sizes is too low.
         """
         room = self._room() if size_bytes > _SMALL_BYTES else None
         if room is not None and size_bytes > room.size_bytes * _USABLE:
@@ -94,7 +94,7 @@ class NamelessFile:
         return mmap.mmap(self.fd, size_bytes, **_MAP_OPTIONS)
 
     def map(self, size_bytes: int) -> mmap.mmap:
-        """Return the first bytes of what another process allocated; they stay valid after `close`."""
+        """Map the first bytes of the memory that another process allocated; they stay valid after `close`."""
         return mmap.mmap(self.fd, size_bytes, **_MAP_OPTIONS)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class NamelessFile:
 
 
 def dumps_reply(message: Any) -> bytes:
-    """Pickle what a worker reports; classes that the owner might not find by their names are pickled by value."""
+    """Pickle a worker's reply; classes that the owner might not be able to import are pickled by value."""
     try:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)  # a fraction of cloudpickle's time
     except Exception:  # noqa: BLE001  # whatever a foreign __reduce__ may raise; cloudpickle says what it is
@@ -113,24 +113,24 @@ def dumps_reply(message: Any) -> bytes:
 
 
 class Mail(Protocol):
-    """Messages by slot, each of which stays until the next one in its slot; reading can be repeated."""
+    """Message slots; a message can be read repeatedly until the next one in its slot."""
 
     def put(self, slot: int, message: Any) -> None:
-        """Leave a message."""
+        """Write the message of a slot."""
 
     def get(self, slot: int) -> Any:
         """Return the message of a slot."""
 
 
 class FileMail:
-    """Mail in a nameless file: for each slot an offset, a capacity and a length, then the pickled messages.
+    """Mail in an unnamed file: for each slot an offset, a capacity and a length, then the pickled messages.
 
     Only one process may write.
 
     Args:
         fd: Descriptor of the file.
-        num_slots: How many slots there are.
-        dumps: Pickles messages.
+        num_slots: Number of slots.
+        dumps: Function that pickles messages.
     """
 
     _HEAD_BYTES = 24
@@ -140,17 +140,17 @@ class FileMail:
         self._places: dict[int, tuple[int, int]] = {}
 
     def put(self, slot: int, message: Any) -> None:
-        """Leave a message; one that is pickled already is passed as a `memoryview`.
+        """Write the message of a slot; a `memoryview` is a message that is already pickled.
 
         Raises:
-            InvalidArgument: It does not pickle.
-            OutOfMemory: There is too little memory for it.
+            InvalidArgument: The message does not pickle.
+            OutOfMemory: There is too little memory.
         """
         try:
             data = message if isinstance(message, memoryview) else self._dumps(message)
         except Exception as error:
             raise InvalidArgument(
-                f"what was passed cannot be sent to the workers ({type(error).__name__}: {error}): pass what pickles"
+                f"an argument cannot be sent to the workers ({type(error).__name__}: {error}): pass values that pickle"
             ) from error
         offset, capacity = self._places.get(slot, (0, -1))
         if len(data) > capacity:  # a longer message than before lies at the end
@@ -205,14 +205,14 @@ def in_words(size_bytes: int) -> str:
 
 
 def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Room | None:
-    """Find how much memory this process can still use, or `None` where the system does not say.
+    """Return the memory that this process can still use; `None` if the system does not report it.
 
-    That is the least of what the machine has and what the limit of each enclosing control group (version 2) leaves.
-    Page cache counts as available, as the kernel drops it first; swap does not.
+    It is the minimum of the machine's available memory and the remainder of each enclosing control group's limit
+    (version 2). Page cache counts as available, because the kernel drops it first; swap does not.
 
     Args:
-        proc: Where procfs is mounted.
-        cgroups: Where control groups are mounted.
+        proc: Mount point of procfs.
+        cgroups: Mount point of control groups.
     """
     rooms = [
         Room(int(line.split()[1]) * 1024, "this machine's memory")
@@ -229,7 +229,7 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/c
 
 
 def _room_of_cgroup(group: Path) -> Iterator[Room]:
-    """Read what the limit of a control group (version 2) leaves, if it has one."""
+    """Yield the remainder of a control group's limit (version 2), if it has one."""
     limit, usage = (next(iter(_read_lines(group / f"memory.{name}")), "") for name in ("max", "current"))
     if limit.isdigit() and usage.isdigit():  # not "max", and there is such a group
         statistics = dict(line.split() for line in _read_lines(group / "memory.stat"))

@@ -1,4 +1,4 @@
-"""Steps of some rows while others wait, for `send` and `recv`.
+"""Steps of some rows, for `send` and `recv`.
 
 Problem. Rows are sent and collected in any grouping, while their workers hold several rows each and may be lost.
 
@@ -32,15 +32,15 @@ from envfleet.workers.env_group import Reply
 from envfleet.workers.worker_pool import WorkerPool
 
 _LOOK_NS = 1_000_000_000
-"""Interval at which to look after the workers while results keep arriving."""
+"""Interval at which workers are checked while results keep arriving."""
 
 
 class Collected(NamedTuple):
-    """Outcome of rows that have stepped.
+    """Results of rows that have stepped.
 
     Attributes:
         replies: Replies of their workers.
-        lost: Rows that the owner has to answer, each with the reason.
+        lost: Rows of lost workers, each with the reason; the owner reports their end.
     """
 
     replies: list[Reply]
@@ -48,7 +48,7 @@ class Collected(NamedTuple):
 
 
 class PartialSteps:
-    """Rows that were sent, until they are taken.
+    """Rows that were sent and not yet received.
 
     Args:
         pool: Workers of the fleet.
@@ -85,7 +85,7 @@ class PartialSteps:
         return workers
 
     def take_over(self) -> None:
-        """Take over a full step that is under way, so that some rows can be collected before others."""
+        """Convert a pending full step, so that some rows can be collected before others."""
         self._count += 1
         self._numbers[:] = self._count
         self._plain = {worker: line[ASKED] for worker, line in enumerate(self._pool.lines)}
@@ -120,7 +120,7 @@ class PartialSteps:
         pool.ask(self.workers_of(np.array(alone)), Verb.STEP_ROWS, generation)
 
     def wait(self, count: int | None, rows: Rows | None, timeout_s: float | None) -> Rows:
-        """Wait for `count` rows, or for `rows`, and return which ones can be taken.
+        """Wait for `count` rows, or for `rows`, and return the rows that can be taken.
 
         Raises:
             CallTimeout: `timeout_s` passed.
@@ -143,11 +143,11 @@ class PartialSteps:
         return rows
 
     def lost_among(self, rows: Rows) -> list[int]:
-        """Return those of some rows that the owner has to answer."""
+        """Return the lost ones of some rows."""
         return [row for row in rows.tolist() if row in self._lost]
 
     def take(self, rows: Rows) -> Collected:
-        """Take rows that `wait` returned."""
+        """Remove rows that `wait` returned, and return their results."""
         self._there[rows] = False
         chosen = rows.tolist()
         replies = []
@@ -162,7 +162,7 @@ class PartialSteps:
         return Collected(replies, lost)
 
     def _look(self) -> None:
-        """Note rows that workers have finished, and rows of lost workers."""
+        """Update the rows that workers have finished, and rows of lost workers."""
         pool, arrays = self._pool, self._arrays
         if pool.lost:
             plain = set(self._plain)
@@ -195,6 +195,6 @@ class PartialSteps:
         return dict(reply.by_row())
 
     def _lose(self, row: int) -> None:
-        """Let the owner answer a row of a lost worker."""
+        """Mark a row of a lost worker as finished."""
         self._alone[row], self._there[row] = False, True
         self._lost[row] = self._pool.lost.pop(row)

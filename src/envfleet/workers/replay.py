@@ -1,4 +1,4 @@
-"""Replay files: what it takes to run the episode of a failed sub-environment again, in one process without a fleet."""
+"""Replay files, which reproduce the episode of a failed sub-environment in one process without a fleet."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _FORMAT = 3
 _PREFIX = "envfleet-replay-"
 _MAX_FILES = 20
 _MAX_STEPS = 20_000
-"""Steps of a group that are remembered. An episode longer than this cannot be replayed from its start."""
+"""Maximum number of recorded steps of a group. A longer episode cannot be replayed from its start."""
 
 _MAX_BYTES = 32 << 20
-"""Actions of a worker that are remembered."""
+"""Maximum number of recorded actions of a worker."""
 
 
 class ReplayUnavailable(EnvfleetError):
-    """A replay file cannot be read or run here."""
+    """Error for a replay file that cannot be read or run in this process."""
 
     code = "replay_unavailable"
 
@@ -51,16 +51,16 @@ class Origin(NamedTuple):
 
 
 class EpisodeLog:
-    """Beginnings of the running episodes of a group, and the actions since.
+    """Start states of a group's running episodes, and the actions since then.
 
     Args:
-        num_envs: Sub-environments of the group.
+        num_envs: Number of sub-environments of the group.
 
     Attributes:
-        steps: Actions of each step, which the group appends: a list of all rows' or, by row, those of some.
-        count: Steps so far, which the group counts.
-        build_seeds: What each sub-environment was built with.
-        last_seeds: What each sub-environment was last reset with.
+        steps: Actions of each step, appended by the group: a list for all rows, or a dict for some.
+        count: Number of steps, counted by the group.
+        build_seeds: Seed with which each sub-environment was built.
+        last_seeds: Seed of each sub-environment's last reset with a seed.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -77,14 +77,14 @@ class EpisodeLog:
         self.steps = collections.deque(self.steps, maxlen=most)
 
     def begin(self, row: int, env: gym.Env[Any, Any], seed: int | None, options: Any) -> None:
-        """Note that an episode begins; call it just before the reset."""
+        """Record the beginning of an episode; called just before the reset."""
         if seed is not None:
             self.last_seeds[row] = seed
         self._origins[row] = seed, options, rng_state_of(env) if seed is None else None, self.build_seeds[row]
         self._starts[row] = self.count
 
     def resume(self, row: int) -> None:
-        """Note that a row continues an episode that was saved elsewhere, which cannot be replayed."""
+        """Record that a row continues a restored episode, which cannot be replayed."""
         self._origins[row] = self.last_seeds[row] = None
         self._starts[row] = self.count
 
@@ -97,12 +97,12 @@ class EpisodeLog:
         return [actions[row] for actions in steps if isinstance(actions, list) or row in actions]
 
     def record(self, row: int, builder: EnvBuilder, verb: str, error: BaseException, env_index: int) -> bytes | str:
-        """Pickle what it takes to run a row's episode again; returns the reason where that is impossible."""
+        """Return a pickled replay record of a row's episode, or the reason why there is none."""
         origin, actions = self._origins[row], self.actions_of(row)
         if origin is None:
-            return "it is unknown how its episode began, as after set_state()"
+            return "the beginning of its episode is unknown, as after set_state()"
         if actions is None:
-            return "its episode is longer than the actions that are kept"
+            return "its episode is longer than the recorded actions"
         record = ReplayRecord(
             builder, Origin(*origin), actions, verb, type(error).__qualname__, text_of(error), env_index
         )
@@ -127,7 +127,7 @@ class ReplayRecord:
     format: int = _FORMAT
 
     def describe(self) -> str:
-        """Return what happened."""
+        """Return a description of the failure."""
         after = f" {after_steps(len(self.actions) - 1)} of its episode" if self.actions else ""
         message = self.message.partition("\n")[0]
         return f"sub-environment {self.env_index}: {self.type_name} in {self.verb}{after}: {message}"
@@ -135,7 +135,7 @@ class ReplayRecord:
 
 @dataclasses.dataclass(frozen=True)
 class ReplayReport:
-    """Result of a replay: `reproduced`, and `text` to show."""
+    """Result of a replay: `reproduced`, and a `text` for the user."""
 
     reproduced: bool
     text: str
@@ -145,7 +145,7 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
     """Write the failure's replay record to a file that only this user may read.
 
     Returns:
-        The failure, with the reason if no file could be written, and the file's path.
+        The failure (with the reason if no file could be written), and the path of the file.
     """
     if failure.replay is None:
         return failure, None
@@ -162,13 +162,13 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
             raise
         _drop_old(folder, path)
     except OSError as error:
-        reason = f"{folder} takes no file ({error.strerror}), set ENVFLEET_REPLAY_DIR to a folder that does"
+        reason = f"{folder} is not writable ({error.strerror}), set ENVFLEET_REPLAY_DIR to a folder that is"
         return dataclasses.replace(failure, no_replay=reason), None
     return failure, str(path)
 
 
 def _drop_old(folder: Path, newest: Path) -> None:
-    """Remove all but the newest replay files of this user, and unfinished ones as old."""
+    """Remove all but the newest replay files of this user, and unfinished files of the same age."""
     user, mine = newest.stat().st_uid, []
     for path in set(folder.glob(f"{_PREFIX}*.p*")) - {newest}:
         with contextlib.suppress(FileNotFoundError):  # another process may tidy up as well
@@ -183,7 +183,7 @@ def load_replay(path: str) -> ReplayRecord:
     """Read a replay file. It is a pickle: only open files you trust.
 
     Raises:
-        ReplayUnavailable: It cannot be read here.
+        ReplayUnavailable: The file cannot be read in this process.
     """
     try:
         record = cloudpickle.loads(Path(path).read_bytes())

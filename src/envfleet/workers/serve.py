@@ -1,4 +1,4 @@
-"""The only worker loop: wait for a request, carry it out with the group of sub-environments, mark it as done."""
+"""Worker loop: wait for a request, run it on the group of sub-environments, mark it as done."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class WorkerContext:
         ring: Function that wakes the owner.
         map_arrays: Function that returns the worker's rows of the arrays.
         shared: The fleet's shared data by name.
-        is_inline: Whether the worker is the owner's own thread.
-        is_alone: Whether the worker has a process to itself.
+        is_inline: True if the worker runs in the owner's thread.
+        is_alone: True if the worker has a separate process.
     """
 
     place: Place
@@ -91,7 +91,7 @@ class Server:
             verb = self.answer()
 
     def answer(self) -> Verb:
-        """Carry out the request that is pending."""
+        """Run the pending request."""
         context, line, group = self._context, self._line, self.group
         asked = line[ASKED]
         verb, generation = _VERBS[asked & 7], asked >> 3 & 1
@@ -132,7 +132,7 @@ class Server:
         return COLUMNS if self.group.columns.is_dirty else 0
 
     def _handle(self, verb: Verb, generation: int) -> int:
-        """Do anything but a plain step; returns the flags."""
+        """Run any request but a plain step; return the flags."""
         if self._arrays is not None:
             self._step_asked(self._arrays, generation)
         if verb is Verb.STEP_ROWS:
@@ -151,8 +151,8 @@ class Server:
                 raise
             kind = EnvfleetError if verb is Verb.RESET else InvalidArgument  # others may have been reset by now
             raise kind(
-                f"what was passed cannot be read in worker {worker} ({type(error).__name__}: {error}): pass "
-                "what pickles and unpickles, of classes that workers can import"
+                f"an argument cannot be unpickled in worker {worker} ({type(error).__name__}: {error}): pass "
+                "values that pickle and unpickle, of classes that workers can import"
             ) from error
 
     def _dispatch(self, verb: Verb, generation: int, message: Any) -> Reply | None:
@@ -181,7 +181,7 @@ class Server:
         return reply
 
     def _step_asked(self, arrays: FleetArrays, generation: int) -> None:
-        """Step the rows that were asked for one by one."""
+        """Step the rows that were requested individually."""
         context = self._context
         for row in np.flatnonzero(arrays.row_asked != arrays.row_done).tolist():
             asked = int(arrays.row_asked[row])
@@ -205,7 +205,7 @@ class Server:
                 context.ring()
 
     def _post(self, slot: int, reply: Reply, verb: str) -> int:
-        """Leave a reply in the mail; what does not pickle becomes a failure of its sub-environment."""
+        """Write a reply to the mail; a value that does not pickle becomes a failure of its sub-environment."""
         try:
             self._context.replies.put(slot, reply)
         except Exception as error:  # noqa: BLE001  # whatever a foreign __reduce__ may raise
@@ -229,7 +229,7 @@ class Server:
 
     def _blame(self, index: int, verb: str, error: BaseException, name: str = "") -> Failure:
         what = TypeError(
-            f"what {verb} returned{name and f' as {name}'} cannot be sent to the fleet's process "
+            f"the result of {verb}{name and f' in {name}'} cannot be sent to the fleet's process "
             f"({type(error).__name__}: {error}): return values that pickle, or make the fleet with "
             'backend="serial" or "thread"'
         )
@@ -237,7 +237,7 @@ class Server:
 
 
 def _named_values(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what nested dictionaries hold, each with the keys that lead to it, and last the value itself."""
+    """Yield the values of nested dicts, each with its path of keys, and last the value itself."""
     if isinstance(value, dict):
         for key, part in value.items():
             yield from _named_values(part, f"{name}[{key!r}]")

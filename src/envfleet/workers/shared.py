@@ -1,4 +1,4 @@
-"""Data that all sub-environments of a fleet read: named arrays, in memory once."""
+"""Data that all sub-environments of a fleet read: named arrays in shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Form = dict[str, tuple[tuple[int, ...], str]]
 
 
 def read_shared(data: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-    """Return read-only views of the arrays in `data`, without copying what is an array already.
+    """Return read-only views of the arrays in `data`, without copying arrays.
 
     Raises:
         InvalidArgument: A value is not an array of numbers.
@@ -35,7 +35,7 @@ def read_shared(data: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
 
 
 def form_of(arrays: Mapping[str, NDArray[Any]]) -> Form:
-    """Return what another process needs to map the arrays."""
+    """Return shapes and dtypes, with which another process can map the arrays."""
     return {name: (array.shape, array.dtype.str) for name, array in arrays.items()}
 
 
@@ -43,7 +43,7 @@ def put_shared(arrays: Mapping[str, NDArray[Any]]) -> NamelessFile:
     """Copy arrays into shared memory.
 
     Raises:
-        OutOfMemory: There is too little.
+        OutOfMemory: There is too little memory.
     """
     layout, file = BlockLayout(form_of(arrays)), NamelessFile()
     try:
@@ -56,7 +56,7 @@ def put_shared(arrays: Mapping[str, NDArray[Any]]) -> NamelessFile:
 
 
 def map_shared(fd: int, form: Form) -> dict[str, NDArray[Any]]:
-    """Map what `put_shared` copied, in a worker; takes the descriptor over."""
+    """Map the arrays that `put_shared` copied, in a worker, which then owns the descriptor."""
     layout, file = BlockLayout(form), NamelessFile(fd)
     views = layout.views(file.map(layout.size_bytes))
     file.close()

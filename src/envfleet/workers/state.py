@@ -19,7 +19,7 @@ class EnvState(NamedTuple):
 
     Attributes:
         kind: `"own"` (the environment's `get_state`) or `"pickle"`.
-        value: What `kind` says.
+        value: Result of `get_state`, or a pickle.
         layers: For `"own"`: the attributes of each wrapper and of the environment's own generator.
     """
 
@@ -29,16 +29,16 @@ class EnvState(NamedTuple):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # which has no types
-    """Pickles all of what would pickle as the arguments of its constructor alone, such as MuJoCo's environments.
+    """Pickles the full state of objects that pickle as constructor arguments only, such as MuJoCo environments.
 
-    Refuses objects with a `__del__` that do not say how they are pickled, such as a connection to PyBullet, which is a
-    number: copies would share what the first of them releases. Environments are closed, not deleted.
+    Rejects objects with a `__del__` and without pickling methods, such as a connection to PyBullet, which is a number:
+    copies would share a resource that the first one releases. Environments are closed, not deleted.
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how an object is pickled."""
+        """Return how to pickle an object."""
         if hasattr(type(obj), "__del__") and not isinstance(obj, gym.Env) and _pickles_by_default(type(obj)):
-            raise TypeError(f"{type(obj).__name__} releases something in __del__ that a copy would share")
+            raise TypeError(f"{type(obj).__name__} releases a resource in __del__ that a copy would share")
         if getattr(type(obj), "__getstate__", None) is not EzPickle.__getstate__:
             return super().reducer_override(obj)
         return object.__new__, (type(obj),), vars(obj), None, None, _fill
@@ -58,7 +58,7 @@ def save_env(env: gym.Env[Any, Any]) -> EnvState:
     """Save a sub-environment: by its own `get_state`, else by pickling all of it.
 
     Raises:
-        StateUnsupported: It offers neither, or refuses it itself.
+        StateUnsupported: It has neither, or raises this error itself.
     """
     if hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state"):
         return EnvState("own", copy.deepcopy(env.unwrapped.get_state()), [_layer(layer) for layer in _layers(env)])
@@ -76,17 +76,17 @@ def save_env(env: gym.Env[Any, Any]) -> EnvState:
 
 
 def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
-    """Bring back a saved sub-environment.
+    """Restore a saved sub-environment.
 
     Args:
         env: Sub-environment to replace.
-        state: From `save_env`; may be used any number of times.
+        state: State from `save_env`; may be used repeatedly.
 
     Returns:
-        `env` itself where it has `set_state`, else a new object that replaces it.
+        `env` itself if it has `set_state`, else a new object that replaces it.
 
     Raises:
-        InvalidArgument: A pickled state is of an environment of another class.
+        InvalidArgument: The state is of another class of environment.
     """
     kind, value, layers = state
     if kind == "own":
@@ -107,7 +107,7 @@ def rng_state_of(env: gym.Env[Any, Any]) -> Any:
 
 
 def set_rng_state(env: gym.Env[Any, Any], state: Any) -> None:
-    """Give a sub-environment a generator in a state from `rng_state_of`; nothing for `None`."""
+    """Set a sub-environment's generator to a state from `rng_state_of`; `None` changes nothing."""
     if state is not None:
         rng = np.random.Generator(getattr(np.random, state["bit_generator"])())
         rng.bit_generator.state = state

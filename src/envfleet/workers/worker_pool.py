@@ -1,16 +1,15 @@
-"""The workers of a fleet as their owner sees them: requests, waits, and the replacement of lost workers.
+"""`WorkerPool`: the owner's side of the workers: requests, waits, and the replacement of lost workers.
 
 Problem. A worker may exit, be killed, or hang at any time, also while the owner waits for others, is interrupted by
 Ctrl-C, or builds another worker. No wait may last forever, and no loss may disturb rows of other workers.
 
-What does not work. Waiting on pipes of all workers: each wake-up would cost more than a step. A watching thread: it
-would compete with the policy for the interpreter lock and race with the owner.
+What does not work. Waiting on pipes of all workers: each wake-up would cost more than a step. A monitoring thread: it
+would compete with the policy for the GIL and race with the owner.
 
-Solution. The owner looks after its workers (`attend`) only when a wait has lasted for a tick without success. It
-kills workers that stayed at one place for too long, and finds those that have ended. With `on_failure="restart"`,
-their rows become *lost* and a successor is started at once. It builds while the fleet continues, and is waited for
-when its rows are needed (`await_rebuilt`). Requests are numbered, so late answers to an interrupted request cannot be
-mistaken for others.
+Solution. The owner checks its workers (`attend`) only when a wait has lasted for a tick without success. It kills
+workers that exceeded a deadline, and finds those that have ended. With `on_failure="restart"`, their rows become *lost*
+and a successor is started at once. It builds while the fleet continues; the owner waits for it when its rows are needed
+(`await_rebuilt`). Requests are numbered, so late replies to an interrupted request cannot be mistaken for others.
 
 What remains. A worker is lost as a whole: all its rows end with it.
 
@@ -41,7 +40,7 @@ _OUTSIDE_S = 60.0  # time that a worker with a deadline may be busy outside of a
 
 
 class WorkerPool:
-    """The workers of a fleet.
+    """Workers of a fleet.
 
     Args:
         plans: Plan of each worker.
@@ -53,12 +52,12 @@ class WorkerPool:
         lines: Words of each worker.
         spans: Rows of each worker.
         every: Indices of all workers.
-        lost: Rows of lost workers, each with the reason, to be reported by the step under way or the next one.
-        seeds: Seed that each row was last given, by the caller or when it was rebuilt.
-        restarts: Replacements of each worker and of its sub-environments.
-        ended: Episodes that ended since each worker was built.
+        lost: Rows of lost workers, each with the reason, to be reported by the pending step or the next one.
+        seeds: Last seed of each row, from the caller or from its rebuild.
+        restarts: Number of replacements of each worker and of its sub-environments.
+        ended: Number of episodes that ended since each worker was built.
         waiter: Waits of the owner.
-        tick_s: Interval at which a waiting owner looks after its workers.
+        tick_s: Interval at which a waiting owner checks its workers.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class WorkerPool:
     # ------------------------------------------------------------------------------------------- asking, waiting
 
     def ask(self, workers: Sequence[int], verb: Verb, generation: int = 0) -> int:
-        """Send a request, with arguments in the arrays and in the mail, to workers, and return its value of `ASKED`."""
+        """Send a request, whose arguments are in the arrays and the mail, to workers; return its value of `ASKED`."""
         if verb < Verb.RESET and self.waiter.spin_policy is not None:
             self.waiter.spin_policy.next_step(time.perf_counter_ns())
         self._number += 1
@@ -106,7 +105,7 @@ class WorkerPool:
         return asked
 
     def step(self, generation: int) -> int:
-        """Have every worker step all its rows, and wait.
+        """Step all rows of every worker, and wait.
 
         Returns:
             Flags of all workers combined; -1 if something needs attention and `finish` has to be called.
@@ -142,12 +141,12 @@ class WorkerPool:
             timeout_s: Timeout of the caller, in seconds.
 
         Returns:
-            Workers that have; the others were lost.
+            Workers that have completed theirs; the others were lost.
 
         Raises:
             CallTimeout: `timeout_s` passed.
             WorkerDied: A worker ended.
-            StepTimeout: A sub-environment overran its deadline.
+            StepTimeout: A sub-environment exceeded its deadline.
             StartTimeout: Sub-environments were not built in time.
             RestartBudgetSpent: Workers ended too often.
         """
@@ -163,7 +162,7 @@ class WorkerPool:
         return list(left)
 
     def wait(self, is_there: Callable[[], bool], attend: Callable[[], Any], timeout_s: float | None) -> None:
-        """Wait until `is_there` returns True, and call `attend` whenever that takes longer than a tick.
+        """Wait until `is_there` returns True; call `attend` after every tick of waiting.
 
         Raises:
             CallTimeout: `timeout_s` passed.
@@ -179,7 +178,7 @@ class WorkerPool:
                     raise errors.CallTimeout("recv", timeout_s)
 
     def settle(self) -> None:
-        """Wait until nothing is under way, also where an interrupt struck before a worker was woken."""
+        """Wait until no request is pending, even if an interrupt came before a worker was woken."""
         late = [worker for worker, line in enumerate(self.lines) if line[DONE] != line[ASKED]]
         for worker in late:
             if self.transport.server is not None:
@@ -190,7 +189,7 @@ class WorkerPool:
             self.finish(self.every)
 
     def attend(self) -> set[int]:
-        """Kill workers that overran, replace workers that have ended, and return the latter; called in a long wait."""
+        """Kill workers that exceeded a deadline, replace workers that have ended, and return the latter."""
         self._check_overruns()
         ended = self._find_ended()
         for worker, why in ended.items():
@@ -248,15 +247,15 @@ class WorkerPool:
             return self.transport.replies[worker].get(slot)
         except Exception as error:
             raise errors.EnvfleetError(
-                f"what worker {worker} reported of sub-environments {list(self.spans[worker])} cannot be read in this "
-                f"process ({type(error).__name__}: {error}): have them return values that pickle and unpickle, and "
-                "of classes that this process can import"
+                f"the reply of worker {worker} for sub-environments {list(self.spans[worker])} cannot be unpickled "
+                f"here ({type(error).__name__}: {error}): return values that pickle and unpickle, of classes that "
+                "this process can import"
             ) from error
 
     # ------------------------------------------------------------------------------------ building, replacing
 
     def build(self) -> list[GroupInfo]:
-        """Start all workers and have them build their sub-environments."""
+        """Start all workers, and let them build their sub-environments."""
         self.transport.start(self._options.start_timeout_s)
         for worker, plan in enumerate(self._plans):
             self.transport.requests.put(worker, plan)
@@ -265,13 +264,13 @@ class WorkerPool:
         return [reply.value for reply in self.replies(self.every).values()]
 
     def attach(self, spec: ArraysSpec) -> None:
-        """Have every worker take its rows of the arrays."""
+        """Let every worker map its rows of the arrays."""
         self.send(Verb.ATTACH, dict.fromkeys(self.every, spec))
         self.finish(self.every)
         self._spec = spec
 
     def replace(self, worker: int, rng_states: tuple[Any, ...] = ()) -> None:
-        """Start a successor; it builds while other workers continue, and is awaited when its rows are needed."""
+        """Start a successor, which builds while other workers continue, until its rows are needed."""
         plan = self._plans[worker] = self._plans[worker].successor(rng_states)
         for place, row in enumerate(plan.rows):
             if not rng_states or rng_states[place] is None:  # else the successor continues with the generator
@@ -284,7 +283,7 @@ class WorkerPool:
         self.ask([worker], Verb.BUILD)
 
     def await_rebuilt(self, workers: Iterable[int], timeout_s: float | None = None) -> None:
-        """Wait until successors among `workers` can work.
+        """Wait until successors among `workers` are ready.
 
         Raises:
             CallTimeout: Their sub-environments were not built within `timeout_s`.
@@ -328,7 +327,7 @@ class WorkerPool:
     # ------------------------------------------------------------------------------------------------ watching
 
     def _check_overruns(self) -> None:
-        """Kill workers that stayed at one place for too long, and keep their stacks for the error."""
+        """Kill workers that exceeded a deadline, and keep their stacks for the error."""
         if not self.transport.can_kill:
             return
         now = time.monotonic()
@@ -346,7 +345,7 @@ class WorkerPool:
                 self.transport.kill(worker)
 
     def _overrun(self, worker: int, row: int, is_building: bool, took_s: float) -> errors.EnvfleetError | None:
-        """Return the error for a worker that has been at one place for so long, if that is too long."""
+        """Return the error for a worker that has been busy with one row for `took_s`, if that exceeds a deadline."""
         rows, limit_s = self.spans[worker], self._options.step_timeout_s
         if is_building:
             limit_s = self._options.start_timeout_s
@@ -361,7 +360,7 @@ class WorkerPool:
             )
         if took_s < max(limit_s, _OUTSIDE_S):
             return None
-        how = f"was busy outside of any sub-environment for {took_s:.0f} s, as if it was stopped"
+        how = f"was busy outside of any sub-environment for {took_s:.0f} s, as if it were stopped"
         return errors.WorkerDied(worker, rows, None, self.transport.pid(worker), how=how)
 
     def _find_ended(self) -> dict[int, errors.EnvfleetError]:

@@ -100,7 +100,7 @@ def place(state: Any, observation: Sequence[float], keep_mode: bool) -> None:
     Args:
         state: A record of the kernel's state; it is changed, uncompiled.
         observation: 18 numbers, 16 without `keep_mode`.
-        keep_mode: Whether the hold counters are among them.
+        keep_mode: True if the hold counters are among them.
     """
     for racket, first in ((RACKET_ONE, 0), (RACKET_TWO, _POSE)):
         x, y, *others = observation[first : first + _POSE]

@@ -63,7 +63,7 @@ def test_no_file_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folder = tmp_path / "missing"
     error = failing_run("serial", folder, monkeypatch)
     assert error.replay_file is None
-    assert f"There is no file to run it again: {folder} takes no file (No such file or directory)" in str(error)
+    assert f"There is no file to run it again: {folder} is not writable (No such file or directory)" in str(error)
     assert not folder.exists()
 
 
@@ -189,4 +189,4 @@ def test_a_log_does_not_grow_without_end() -> None:
     assert log.actions_of(0) == [0] * 8
     note(log, None, [0])
     assert log.actions_of(0) is None
-    assert "longer than the actions that are kept" in str(log.record(0, builder, "step", ValueError(), 0))
+    assert "longer than the recorded actions" in str(log.record(0, builder, "step", ValueError(), 0))

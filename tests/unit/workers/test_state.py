@@ -109,7 +109,7 @@ def test_a_connection_that_a_copy_would_share_is_refused(backend: Backend) -> No
     with backend([Connected] * 2) as fleet:
         fleet.reset(seed=0)
         with pytest.raises(
-            SubEnvError, match=r"Client.* releases something in __del__.*give it get_state\(\)"
+            SubEnvError, match=r"Client.* releases a resource in __del__.*give it get_state\(\)"
         ) as caught:
             fleet.get_state()
         assert isinstance(caught.value.__cause__, StateUnsupported)

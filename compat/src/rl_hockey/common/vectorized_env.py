@@ -23,7 +23,7 @@ class VectorizedHockeyEnv(VectorWrapper):
     Args:
         num_envs: Number of games.
         mode: `"NORMAL"`, `"TRAIN_SHOOTING"` or `"TRAIN_DEFENSE"`.
-        keep_mode: Whether rackets catch and hold the puck.
+        keep_mode: True if rackets catch and hold the puck.
         **options: For `envfleet.make`: `backend`, `workers`, `seed`, …
     """
 

@@ -17,8 +17,8 @@ def action_table(fineness: int = 1, *, keep_mode: bool = True, combined: bool = 
 
     Args:
         fineness: Levels in each direction of an axis: 1 for full force only, 2 for half and full, …
-        keep_mode: Whether players can shoot.
-        combined: Whether axes are moved together. If so, the table has every combination of levels (and shooting or
+        keep_mode: True if players can shoot.
+        combined: True if axes are moved together. If so, the table has every combination of levels (and shooting or
             not); if not, each action moves one axis or shoots.
 
     Returns:

@@ -68,7 +68,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     training modes, and one more.
 
     Args:
-        keep_mode: Whether rackets catch and hold the puck.
+        keep_mode: True if rackets catch and hold the puck.
         mode: `NORMAL`, `TRAIN_SHOOTING` or `TRAIN_DEFENSE`; a `Mode`, its name or its number.
         render_mode: `"rgb_array"`, `"human"` or `None`.
         quirks: Which ways of the public environment to keep; none by default.
@@ -150,7 +150,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         """Begin a game.
 
         Args:
-            one_starting: Whether player one gets the puck in `NORMAL`. By default players take turns, and player two
+            one_starting: True if player one gets the puck in `NORMAL`. By default players take turns, and player two
                 begins after a seeded reset.
             mode: What is played from now on; as before by default.
             seed: For where things are placed; without one the generator continues.

@@ -34,14 +34,14 @@ class HockeyGame:
         mode: What is played.
         start: Where everything begins, as `rules.draw_start` returned it.
         holds: Hold counters that it begins with.
-        keep_mode: Whether rackets catch the puck.
+        keep_mode: True if rackets catch the puck.
         is_reversed: Which order contacts are solved in; see `World`.
         events: What is played at once: actions, and placements by `place`, which are the longer ones, in order.
 
     Attributes:
         world: Where the bodies are.
         mode: What is played.
-        keep_mode: Whether rackets catch the puck.
+        keep_mode: True if rackets catch the puck.
         limit: The time limit (steps); the step after it is the last.
         time: Steps played.
     """

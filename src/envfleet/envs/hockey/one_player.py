@@ -21,7 +21,7 @@ class HockeyOneEnv(HockeyEnv):
 
     Args:
         mode: As in `HockeyEnv`.
-        weak_opponent: Whether the weak one plays, not the strong one.
+        weak_opponent: True if the weak one plays, not the strong one.
         render_mode: As in `HockeyEnv`.
         quirks: As in `HockeyEnv`.
 

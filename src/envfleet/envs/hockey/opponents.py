@@ -20,8 +20,8 @@ def scripted_action(observation: Sequence[float], weak: bool, keep_mode: bool, p
 
     Args:
         observation: The player's own view, 16 or 18 numbers.
-        weak: Whether it is the weak player.
-        keep_mode: Whether players can hold the puck.
+        weak: True if it is the weak player.
+        keep_mode: True if players can hold the puck.
         phase: Of the swing (radians).
 
     Returns:
@@ -67,8 +67,8 @@ class BasicOpponent:
     row by itself, `act` is its first row.
 
     Args:
-        weak: Whether it is the weak one.
-        keep_mode: Whether players can hold the puck.
+        weak: True if it is the weak one.
+        keep_mode: True if players can hold the puck.
         seed: For the swings; fresh entropy by default.
 
     Examples:

@@ -203,7 +203,7 @@ def scripted_forces(o: Any, is_weak: bool, swing: float) -> tuple[float, float, 
 
     Args:
         o: The player's own view, 16 or 18 numbers in float64.
-        is_weak: Whether it is the weak player, whose gain is a twentieth.
+        is_weak: True if it is the weak player, whose gain is a twentieth.
         swing: Sine of the phase of the swing.
 
     Returns:

@@ -36,7 +36,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     Args:
         mode: What is played: a `Mode`, its name or its number.
-        keep_mode: Whether rackets catch and hold the puck.
+        keep_mode: True if rackets catch and hold the puck.
         starter: Player that gets the puck in `NORMAL`: 1 or 2, or 0 for a random one in each game.
         player_one: Controller of the left side: 0 the action, 1 the weak scripted player, 2 the strong one.
         player_two: Controller of the right side.

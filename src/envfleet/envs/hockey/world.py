@@ -110,7 +110,7 @@ class World:
         racket_two: Position of the second racket; the first starts at its own position.
         puck: Position of the puck.
         holds: The hold counters it begins with.
-        keep_mode: Whether rackets catch the puck.
+        keep_mode: True if rackets catch the puck.
         is_reversed: Which order contacts are solved in; see the module.
 
     Attributes:

@@ -132,7 +132,7 @@ def look(state: Any, out: NDArray[np.uint8], sees_through: bool) -> None:
     Args:
         state: Of a `MiniGrid`.
         out: uint8 `(7, 7, 3)`, column and row of the view, written.
-        sees_through: Whether nothing hides what is behind it.
+        sees_through: True if nothing hides what is behind it.
     """
     height, width = state.cells.shape
     dx, dy = _DX[state.direction], _DY[state.direction]

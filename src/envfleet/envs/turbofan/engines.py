@@ -34,7 +34,7 @@ class BlockEngine(KernelEngine):
     Args:
         num_envs: How many turbofan engines.
         step_size: Flights of a decision, at most as many as the program's.
-        return_all_states: Whether an observation has a row for each of them, or the last alone.
+        return_all_states: True if an observation has a row for each flight; otherwise it has the last row only.
         options: Of the fleet.
         **kwargs: Of `KernelEngine`, and of the kernel but for those two.
 

@@ -228,7 +228,7 @@ def turbofan(
 
     Args:
         step_size: Flights per decision, from 1 to 1000.
-        return_all_states: Whether an observation holds all rows of the block, or the last alone.
+        return_all_states: True if an observation has all rows of the block; otherwise it has the last row only.
         logbook: Append the numbers of flights and repairs so far to each row.
         reveal: Add the hidden degradation and the number of repairs to the infos.
 

@@ -1,7 +1,7 @@
 """Pieces of device memory in which buffers lie one after the other.
 
-A buffer is interleaved: the first elements of all rows, then the second ones, and so on, so that threads side by side
-touch words side by side. The elements of a record are its words. Buffers of large rows are packed: row after row.
+A buffer is interleaved: the first elements of all rows, then the second ones, and so on, so that neighboring threads
+access neighboring words. The elements of a record are its words. Buffers of large rows are packed: row after row.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from envfleet.kernels.cuda.arrays import DeviceArray, dense_strides
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda
 
 HEADER_BYTES = 128
-"""What every piece begins with; of the pieces that steps write, the number of ended episodes."""
+"""Size of the header of a piece; in pieces that steps write it has the number of ended episodes."""
 
 COUNT_BYTES = 8
-"""Of that number."""
+"""Size of that number."""
 
 _WORD_BYTES = 8
 _ROW_MULTIPLE = 64  # so that every buffer begins at a multiple of 64 bytes, whatever its dtype

@@ -217,8 +217,8 @@ class Layouts:
 
     Args:
         plan: The kernel's buffers.
-        has_own_params: Whether every sub-environment has its own parameters.
-        has_finals: Whether to include the buffers that only `SAME_STEP` uses.
+        has_own_params: True if every sub-environment has its own parameters.
+        has_finals: If True, include the buffers that only `SAME_STEP` uses.
 
     Attributes:
         kept: Arrays of a saved state, and `drawn` for the interleaved elements of large observations.
@@ -226,7 +226,7 @@ class Layouts:
         out: Outputs of steps, ended episodes and, last, the buffers of `SAME_STEP`. Its header has the number of ended
             episodes.
         copied: Records of which functions get a copy in the thread's memory: `"life"`, `"state"`, `"params"`.
-        has_frames: Whether observations are large: threads draw into `drawn`, and a block writes them row after row.
+        has_frames: True if observations are large: threads draw into `drawn`, and a block writes them row after row.
     """
 
     def __init__(self, plan: BufferPlan, *, has_own_params: bool, has_finals: bool = True) -> None:
@@ -404,7 +404,7 @@ def compile_for_cuda(spec: KernelSpec, has_own_params: bool, policy: PolicySourc
 
     Args:
         spec: The kernel.
-        has_own_params: Whether every sub-environment has its own parameters.
+        has_own_params: True if every sub-environment has its own parameters.
         policy: Choice of actions in a rollout; with one, the module has `step` only.
 
     Raises:

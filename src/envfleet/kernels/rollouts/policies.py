@@ -41,7 +41,7 @@ class MLP:
             `"gaussian"` and `"tanh_gaussian"` add normal noise before. Actions without tanh may exceed the bounds.
         log_std: Logarithm of the noise's standard deviation, one for all or one per action element.
         critic: Weights of a second network with the same activation; its one output is the value of an observation.
-        heeds_mask: Whether the policy uses the mask.
+        heeds_mask: True if the policy uses the mask.
 
     Raises:
         InvalidArgument: Shapes do not match, weights are not finite, or a name is unknown.
@@ -76,7 +76,7 @@ class MLP:
 
     @property
     def is_stochastic(self) -> bool:
-        """Whether actions are drawn, and have log-probabilities."""
+        """True if actions are drawn, and have log-probabilities."""
         return self.head == "categorical" or self.log_std is not None
 
     def check(self, spec: KernelSpec) -> None:
@@ -119,8 +119,8 @@ class MLP:
     def inputs(self) -> NDArray[np.float32]:
         """Join all numbers, float32: layers, standard deviations of the outputs, a constant, and the critic's layers.
 
-        The constant is the part of normal log-densities that does not depend on the draw. Layers are as `flatten`
-        leaves them.
+        The constant is the part of normal log-densities that does not depend on the draw. Layers have the layout of
+        `flatten`.
         """
         log_std = np.broadcast_to(self._log_std.ravel(), (self.sizes[-1],))
         noise = np.zeros(padded(len(log_std) + 1), np.float32)

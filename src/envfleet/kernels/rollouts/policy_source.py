@@ -159,9 +159,9 @@ class PolicySource:
         critic: Widths of the critic's layers; their numbers follow in `inputs`.
         activation: Activation after every layer but the last.
         masking: Lines that mask the outputs of the last layer for a row.
-        has_softmax: Whether a softmax follows.
-        is_drawing: Whether the lines need a generator.
-        reads_state: Whether the lines read the state.
+        has_softmax: True if a softmax follows.
+        is_drawing: True if the lines need a generator.
+        reads_state: True if the lines read the state.
     """
 
     lines: tuple[str, ...]
@@ -250,7 +250,7 @@ def _discrete_head(spec: KernelSpec, policy: MLP) -> list[str]:
 
 
 def _box_head(spec: KernelSpec, policy: MLP) -> list[str]:
-    """Turn outputs into actions; `inputs` has deviations after the weights, then their part of the log-density."""
+    """Convert outputs to actions; `inputs` has deviations after the weights, then their part of the log-density."""
     outputs, space, deviations = policy.sizes[-1], spec.action.space, num_weights(policy.sizes)
     is_squashed = policy.head in ("tanh", "tanh_gaussian")
     action = _SQUASHED if is_squashed else "raw"
@@ -269,7 +269,7 @@ def _box_head(spec: KernelSpec, policy: MLP) -> list[str]:
 
 
 def critic_start(policy: PolicySource) -> int:
-    """Return where the critic's weights begin in `inputs`: after weights, deviations and the part of the density."""
+    """Return the index of the critic's weights in `inputs`: after weights, deviations and the part of the density."""
     return num_weights(policy.sizes) + padded(policy.sizes[-1] + 1)
 
 

@@ -21,7 +21,7 @@ class RolloutArrays:
     Attributes:
         outputs: Arrays of the outputs, `(T, N, …)`; the first, observations, is `(T + 1, N, …)`.
         actions: Actions of a policy, `(T, N, …)`.
-        is_reset: Whether each step only reset the row, bool `(T, N)`.
+        is_reset: Steps that only reset the row, bool `(T, N)`.
         log_probs: Log-probabilities of actions that a network draws, float32 `(T, N)`.
         all_values: Values of a critic, float32 `(T + 1, N)`.
         values: Values of the observations before each step, float32 `(T, N)`.

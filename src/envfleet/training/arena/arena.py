@@ -92,8 +92,8 @@ class Arena:
         game: Two-player game; `None` for single-player environments.
         seed: Seed of the draws of opponents.
         reward_scale: Factor of the learner's reward.
-        has_both_sides: Whether the learner may play both sides.
-        learns_from_both_sides: Whether it then learns from both.
+        has_both_sides: True if the learner may play both sides.
+        learns_from_both_sides: True if it then learns from both.
         stopwatch: Stopwatch that measures where time is spent.
 
     Attributes:

@@ -125,7 +125,7 @@ def make_agent(plan: RunPlan, arena: Arena, *, seed: int, takes_weights: bool = 
         plan: Plan of the run.
         arena: Arena that the agent acts in.
         seed: Seed of the agent.
-        takes_weights: Whether to read those weights; not if others are loaded afterwards.
+        takes_weights: True to read those weights; not if others are loaded afterwards.
 
     Raises:
         InvalidArgument: The agent does not support these spaces, the device is unavailable, or the weights do not fit.

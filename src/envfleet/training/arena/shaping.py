@@ -82,7 +82,7 @@ class RewardShaper:
         Args:
             rewards: Rewards of the environment, `(num_envs,)`.
             terms: Shaping terms, in the order of the attribute, each `(num_envs,)`.
-            has_won: Whether the learner won its game in this step, `(num_envs,)`.
+            has_won: True if the learner won its game in this step, `(num_envs,)`.
 
         Returns:
             A new array, float64 `(num_envs,)`.

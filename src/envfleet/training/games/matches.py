@@ -91,8 +91,8 @@ class Games:
 
     Attributes:
         seeds: Seeds, uint64 `(G,)`.
-        is_left: Whether the player has the first of the game's two sides, bool `(G,)`.
-        is_starting: Whether the player has the first move, in games that assign it, bool `(G,)`.
+        is_left: True if the player has the first of the game's two sides, bool `(G,)`.
+        is_starting: True if the player has the first move, in games that assign it, bool `(G,)`.
         outcomes: 1 where the player won, -1 where the opponent won, 0 for a draw, int64 `(G,)`.
         returns: Sum of the player's rewards, float64 `(G,)`.
         lengths: Steps, int64 `(G,)`.

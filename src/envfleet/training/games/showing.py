@@ -31,11 +31,11 @@ class GameState:
     Attributes:
         game: Number of the game.
         step: Steps so far.
-        is_left: Whether the player has the first of the game's two sides.
+        is_left: True if the player has the first of the game's two sides.
         frame: Rendered frame, uint8 `(height, width, 3)`, if the environment renders to arrays.
         outcome: After the last step 1 if the player won, -1 if the opponent won, 0 for a draw; otherwise `None`.
         total: Return so far, in single-player environments.
-        is_last: Whether the game has ended.
+        is_last: True if the game has ended.
     """
 
     game: int

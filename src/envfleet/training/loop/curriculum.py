@@ -32,7 +32,7 @@ class CurriculumProgress:
         figures: Metrics returned by the agent's `update` since the last report.
         evaluation: Latest evaluation; `None` before the first.
         evaluated_at: Transitions at the latest evaluation.
-        is_evaluation_due: Whether an evaluation was started but not finished.
+        is_evaluation_due: True if an evaluation was started but not finished.
     """
 
     is_evaluation_due = False

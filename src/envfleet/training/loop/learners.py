@@ -76,7 +76,7 @@ class ReplayLearner:
     Args:
         agent: The learning agent.
         schedule: Schedule of updates.
-        is_beside: Whether to use a background thread, if the agent supports it.
+        is_beside: True to use a background thread, if the agent supports it.
 
     Attributes:
         num_updates: Number of updates in the acting policy.

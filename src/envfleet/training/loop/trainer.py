@@ -47,7 +47,7 @@ class Trainer:
         plan: Plan of the run, from `envfleet.training.plan.resolve`.
         folder: Folder of the run, for checkpoints; `None` for no checkpoints.
         observers: Receive events in order; closed with the trainer, including when construction fails.
-        is_resumed: Whether `load_state_dict` follows: then later phases are not checked again, and the initial weights
+        is_resumed: True if `load_state_dict` follows: then later phases are not checked again, and the initial weights
             are not read.
 
     Attributes:

@@ -42,8 +42,8 @@ class Entry:
         source: Source to draw players from, instead of one opponent.
         matchmaking: Distribution of the draws from the source.
         weight: Share of all episodes, relative to the weights of other entries.
-        is_deterministic: Whether networks act without exploration.
-        is_learner: Whether the learner plays this side too, with exploration.
+        is_deterministic: True if networks act without exploration.
+        is_learner: True if the learner plays this side too, with exploration.
     """
 
     name: str = ""

@@ -24,7 +24,7 @@ class ProgressBar(Observer):
 
     Args:
         console: Console to write to; `None` for stderr.
-        has_head: Whether to print the run and its folder at the start.
+        has_head: True to print the run and its folder at the start.
     """
 
     def __init__(self, console: Console | None = None, *, has_head: bool = True) -> None:

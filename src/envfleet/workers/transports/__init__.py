@@ -1,1 +1,1 @@
-"""Ways to a worker: threads of this process, worker processes, workers that Ray places."""
+"""Transports: threads of this process, worker processes, and workers that Ray places."""

@@ -1,7 +1,7 @@
-"""Workers that share no memory with their owner: both ends of the connection by which their arrays and mail are alike.
+"""Workers without shared memory: both ends of the connection that copies their arrays and mail.
 
-Both ends keep their own board, arrays and mail, and send each other what they would read of each other's memory.
-Every frame carries state, so one that says what is known already does no harm.
+Each end has a board, arrays and mail, and sends the other one the parts that it would read from shared memory. Every
+frame carries state, so a repeated frame is harmless.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from envfleet.workers.transports.launch import WorkerProcess
 from envfleet.workers.transports.socket import Connection
 
 PROGRESS = board.ROW, board.IS_REBUILDING, board.STEPS, board.BUSY_NS
-"""Words by which a worker says where it is."""
+"""Words with which a worker reports its progress."""
 
 _SLOT = struct.Struct("<2q")
 _STEPS = frozenset({Verb.STEP, Verb.STEP_ROWS, Verb.STEP_BY_MAIL})
 
 
 class _Rows:
-    """A worker's rows of the arrays, and their bytes in the order in which frames carry them.
+    """Rows of a worker in the arrays, and their bytes in the order of a frame.
 
     Args:
-        spec: What decides the arrays.
-        buffer: Where they lie.
-        rows: Those of the worker.
+        spec: Description of the arrays.
+        buffer: Memory of the arrays.
+        rows: Rows of the worker.
     """
 
     def __init__(self, spec: ArraysSpec, buffer: Any, rows: slice = slice(None)) -> None:
@@ -51,7 +51,7 @@ class _Rows:
         self._results: dict[tuple[int, int, bool], list[memoryview]] = {}
 
     def results(self, asked: int, num_columns: int, has_finals: bool, rows: Sequence[int] | None) -> list[memoryview]:
-        """Return what the worker has written for some rows, or for all of them."""
+        """Return the results of the worker for some rows, or for all of them."""
         key = asked & 15, num_columns, has_finals
         found = self._results.get(key)
         if found is None:
@@ -76,7 +76,7 @@ def _bytes_of(arrays: Iterable[NDArray[Any]]) -> list[memoryview]:
 
 
 def _fill(parts: Iterable[memoryview], data: memoryview) -> None:
-    """Fill some bytes with `data`, one part after the other."""
+    """Copy `data` to `parts`, one after another."""
     start = 0
     for part in parts:
         end = start + len(part)
@@ -91,7 +91,7 @@ def _wrap(mail: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
 
 
 def _deliver(box: FileMail, count: int, data: memoryview) -> memoryview:
-    """Put the messages at the start of `data` into a mail box; returns the rest."""
+    """Write the messages at the start of `data` to a mail; return the rest."""
     for _ in range(count):
         slot, size = _SLOT.unpack_from(data)
         end = _SLOT.size + size
@@ -101,14 +101,14 @@ def _deliver(box: FileMail, count: int, data: memoryview) -> memoryview:
 
 
 class FarWorker:
-    """A worker that shares no memory with the owner, as the owner sees it.
+    """Owner's end of a worker without shared memory.
 
     Args:
-        data: The connection to it.
+        data: Connection to the worker.
         line: Its words of the owner's board.
         place: Which worker it is.
         requests: The owner's mail to all workers.
-        replies: Where mail from this worker is put.
+        replies: Mail from this worker.
     """
 
     def __init__(self, data: Connection, line: Line, place: Place, requests: FileMail, replies: FileMail) -> None:
@@ -119,13 +119,13 @@ class FarWorker:
         line[board.ASLEEP] = 1  # so that its bell is always rung
 
     def attach(self, spec: ArraysSpec, buffer: Any) -> None:
-        """Take the worker's rows of the arrays that lie in `buffer`."""
+        """Set the memory of the arrays."""
         rows = self._place.rows
         self._rows = _Rows(spec, buffer, slice(rows.start, rows.stop))
         self._has_object_actions = spec.actions.num_objects > 0
 
     def ring(self) -> None:
-        """Send what the worker is asked."""
+        """Send the pending requests."""
         line, rows, place, read = self._line, self._rows, self._place, self._requests.read
         asked, verb = line[board.ASKED], line[board.ASKED] & 7
         mail: list[tuple[int, bytes]] = []
@@ -145,7 +145,7 @@ class FarWorker:
         self.data.send(words, [*_wrap(mail), *parts])
 
     def take_results(self) -> bool:
-        """Take in what the worker has done; returns whether nothing more will come."""
+        """Receive finished requests; return True if the connection has ended."""
         line = self._line
         for words, data in self.data.frames():
             asked, done, flags, num_mails, num_rows, num_columns, has_finals, *progress = words
@@ -160,23 +160,23 @@ class FarWorker:
         return self.data.is_over
 
     def note_progress(self, words: Sequence[int]) -> None:
-        """Note where the worker is."""
+        """Record the progress of the worker."""
         for word, value in zip(PROGRESS, words, strict=False):
             self._line[word] = value
 
 
 class _Mirror:
-    """A worker's own end: a board, arrays and mail that are kept like its owner's.
+    """Worker's end: a board, arrays and mail that are kept equal to the owner's.
 
     Args:
-        data: The connection to the owner.
+        data: Connection to the owner.
         num_rows: Sub-environments of the worker.
         lines: The worker's words, and the owner's.
 
     Attributes:
-        rows: The worker's, once it is asked to attach.
-        requests: The owner's mail.
-        replies: The worker's.
+        rows: Rows of the worker, once attached.
+        requests: Mail from the owner.
+        replies: Mail to the owner.
     """
 
     def __init__(self, data: Connection, num_rows: int, lines: Sequence[Line]) -> None:
@@ -194,7 +194,7 @@ class _Mirror:
         self._poller.watch(data.fd, self._take_in)
 
     def sleep(self, timeout_s: float) -> bool:
-        """Sleep until the owner asks for something; ends the process with the connection."""
+        """Sleep until the owner sends a request; exit if the connection ends."""
         if self._poller.sleep(timeout_s):
             raise SystemExit
         return False
@@ -216,7 +216,7 @@ class _Mirror:
         return self._data.is_over
 
     def report(self) -> None:
-        """Report to the owner that a request, or single rows, are finished."""
+        """Send the results of a request, or of single rows, to the owner."""
         line, read = self._line, self.replies.read
         asked, done, num_columns = line[board.ASKED], line[board.DONE], line[board.TABLE] & 255
         flags, num_rows, has_finals = 0, 0, False
@@ -267,31 +267,31 @@ def start_far_worker(
 
 
 def start_near_worker(place: Place, lifeline: int, fds: Sequence[int]) -> WorkerProcess:
-    """Start the process of a worker that shares its owner's memory; `fds` are as `process_worker.run` takes them."""
+    """Start the process of a worker with shared memory; `fds` are those of `process_worker.run`."""
     return WorkerProcess("envfleet.workers.transports.far:run_near", place, [lifeline, *fds], NamelessFile(fds[4]))
 
 
-def _hold_on(lifeline: int) -> None:
-    """End this process with a connection, and the connection with this process, also if it was forked."""
+def _end_with_lifeline(lifeline: int) -> None:
+    """Kill this process when a connection ends; keep the connection out of its forks."""
     end_with(lifeline, is_group=True)
     os.register_at_fork(after_in_child=lambda: os.close(lifeline))
 
 
 def run_near(place: Place, fds: list[int]) -> None:
-    """Be a worker that shares its owner's memory; `fds` are a lifeline and those of `process_worker.run`."""
-    _hold_on(fds[0])
+    """Run a worker with shared memory; `fds` are a lifeline and those of `process_worker.run`."""
+    _end_with_lifeline(fds[0])
     process_worker.run(place, fds[1:])
 
 
 def run(place: Place, fds: list[int]) -> None:
-    """Serve the owner until it says to close.
+    """Serve the owner until it asks to close.
 
     Args:
         place: Which worker this is.
         fds: Lifeline and data connection to the owner, stacks, board, and shared data if there is some.
     """
     lifeline, data, stack_fd, board_fd, *shared_fds = fds
-    _hold_on(lifeline)
+    _end_with_lifeline(lifeline)
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
     line, owner = lines = board.lines_of(NamelessFile(board_fd).map, 1)
     mirror = _Mirror(Connection(socket.socket(fileno=data)), len(place.rows), lines)

@@ -1,17 +1,17 @@
 """The fork server: a small process with numpy and Gymnasium imported, from which worker processes are forked.
 
-It never imports the program's `__main__`, so lambdas, notebooks, stdin and scripts without a guard work. Servers that
-have imported an environment's modules, too, are forked from it. Requests are one byte each with descriptors; everything
-that is answered goes through the pipe that belongs to the worker, so an interrupted start leaves nothing half read.
+It never imports the program's `__main__`, so lambdas, notebooks, stdin and scripts without a guard work. Servers with
+an environment's modules imported are forked from it. A request is one byte with descriptors; all answers go through the
+pipe of the worker, so that an interrupted start leaves no partly read data.
 
-Each worker has a separate session, so that the processes that its environments start can be ended with it. Two pipes
-tie it to its owner and to its server:
+Each worker has a separate session, so that the processes that its environments start can be killed with it. Two pipes
+connect it to its owner and to its server:
 
-- The owner reads one, and the worker and its server hold its other end. It reports the worker's pid and exit code, and
-  shows a worker and its server that the owner has closed it, by intent or because it ended. The worker then closes its
-  environments, and after `GRACE_S` the server kills its process group.
-- The owner and the server hold the ends of the other. Once both have ended, the kernel kills the worker's process
-  group, whatever native code it is in.
+- The owner reads the first one; the worker and its server hold its other end. The server reports the worker's pid and
+  exit code through it. When the owner closes it or ends, the worker closes its environments, and after `GRACE_S` the
+  server kills its process group.
+- The owner and the server hold the write end of the second one. Once both have ended, the kernel kills the worker's
+  process group, even if it is in native code.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ import numpy as np
 MAX_FDS = 16
 CODE_BYTES = 8
 GRACE_S = 1.0
-"""How long a worker may take to close its environments once its owner has ended."""
+"""Time for a worker to close its environments after the end of its owner."""
 
 FORK, BRANCH = b"f", b"b"
-"""Requests: fork a worker; fork a server with more modules imported."""
+"""Requests: fork a worker; fork a server that imports more modules."""
 
 _PRELOADED = ("gymnasium", "cloudpickle", "envfleet.workers.transports.process_worker")
 _UNFIT = 3
@@ -52,7 +52,7 @@ owner_fd = -1
 """In a worker, a descriptor that has an error condition once the owner has ended."""
 
 _surroundings: dict[str, Any] = {}
-"""What this process has taken on of its owner."""
+"""State of the owner that this process has copied (see `launch`)."""
 
 
 class _Worker(NamedTuple):
@@ -75,10 +75,10 @@ def main(control_fd: int) -> None:
 
 
 class _Server:
-    """Forks on request, reports how workers end, and ends what they leave behind.
+    """Server that forks workers on request, reports their ends, and kills processes that they leave behind.
 
     Args:
-        control_fd: Socket that takes requests.
+        control_fd: Socket for requests.
     """
 
     def __init__(self, control_fd: int) -> None:
@@ -175,7 +175,7 @@ class _Server:
             os.close(fd)
 
     def _reap(self) -> None:
-        """Report the exit codes of workers that have ended, and end the processes that they leave behind."""
+        """Report the exit codes of workers that have ended, and kill the processes that they leave behind."""
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, code = found[0], os.waitstatus_to_exitcode(found[1])
@@ -198,7 +198,7 @@ class _Server:
                     os.close(fd)
 
     def _begin_grace(self, reports: int) -> None:
-        """Give a worker whose owner has ended a moment to close its environments."""
+        """Set the deadline of a worker after the end of its owner."""
         self._poll.unregister(reports)
         pid = next(pid for pid, worker in self._workers.items() if worker.reports == reports)
         self._deadlines_s[pid] = time.monotonic() + GRACE_S
@@ -215,7 +215,7 @@ def _send(reports: int, number: int) -> None:
 
 
 def run_job(fds: list[int]) -> int:
-    """Be a worker: take on what the owner looks like, and do the job; returns the exit code."""
+    """Run a worker with the owner's working folder, paths and environment; return the exit code."""
     global owner_fd  # of the process, as the descriptor is
     os.setsid()
     owner_fd, held, leash, job, out, err, *others = fds
@@ -223,7 +223,7 @@ def run_job(fds: list[int]) -> int:
     end_with(leash, is_group=True)
     np.random.seed()  # noqa: NPY002  # else environments that use the global generator draw the same in all workers
     with os.fdopen(job, "rb") as file:
-        _take_on(pickle.load(file), out, err)
+        _copy_owner(pickle.load(file), out, err)
         target, arguments = pickle.load(file)
     module, function = target.split(":")
     getattr(importlib.import_module(module), function)(arguments, others)
@@ -231,17 +231,17 @@ def run_job(fds: list[int]) -> int:
 
 
 def run_branch(fds: list[int]) -> int:
-    """Be a server that has imported the modules of environments; returns the exit code.
+    """Run a server that imports the modules of environments; return the exit code.
 
-    A fork of a process with threads may find a lock held for good, so a server whose modules start threads when they
-    are imported leaves its place to the server that it was forked from, which has imported none of them.
+    In a fork of a process with threads, locks may be held forever. If the modules start threads on import, this server
+    therefore exits, and the server that it was forked from, without these modules, forks the workers instead.
     """
     control_fd, leash, job, out, err = fds
     is_linux = sys.platform == "linux"  # elsewhere the leash would need a thread
     if is_linux:
         end_with(leash)  # the owner does not wait for an import that hangs
     with os.fdopen(job, "rb") as file:
-        _take_on(pickle.load(file), out, err)
+        _copy_owner(pickle.load(file), out, err)
         import_all(pickle.load(file))
     if count_threads() > 1:
         return _UNFIT
@@ -255,21 +255,21 @@ def run_branch(fds: list[int]) -> int:
 
 
 def import_all(modules: Iterable[str]) -> None:
-    """Import modules; what one of them raises is left to the worker that needs it."""
+    """Import modules; exceptions are ignored, since the worker that needs the module raises them again."""
     for name in modules:
         with contextlib.suppress(BaseException):
             importlib.import_module(name)
 
 
 def count_threads() -> int:
-    """Count the threads of this process, native ones included where the system shows them."""
+    """Return the number of threads of this process, including native ones where the system reports them."""
     try:
         return len(list(Path("/proc/self/task").iterdir()))
     except OSError:
         return threading.active_count()
 
 
-def _take_on(surroundings: dict[str, Any], out: int, err: int) -> None:
+def _copy_owner(surroundings: dict[str, Any], out: int, err: int) -> None:
     global _surroundings  # noqa: PLW0603  # of the process
     for fd, target in ((out, 1), (err, 2)):
         os.dup2(fd, target)
@@ -285,11 +285,11 @@ def _take_on(surroundings: dict[str, Any], out: int, err: int) -> None:
 
 
 def end_with(fd: int, *, is_group: bool = False) -> None:
-    """End this process when the other ends of a pipe or socket have closed, whatever it is doing.
+    """Kill this process, whatever it is doing, when the other ends of a pipe or socket have closed.
 
     Args:
-        fd: The end of this process.
-        is_group: Whether to end its whole process group.
+        fd: This process's end.
+        is_group: If True, kill the whole process group.
     """
     set_signal: Any = getattr(fcntl, "F_SETSIG", 10)
     if sys.platform == "linux":  # the kernel sends the signal, also into native code that holds the interpreter's lock

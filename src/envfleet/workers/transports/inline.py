@@ -1,4 +1,4 @@
-"""The one worker that is the caller's own thread: waking it does its work."""
+"""Worker in the calling thread: waking it runs its request."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from envfleet.workers.transports.local import LocalTransport
 
 
 class InlineTransport(LocalTransport):
-    """The caller's own thread as a worker; see `Transport`.
+    """Worker in the calling thread; see `Transport`.
 
     Args:
-        plans: One.
+        plans: Plan of the worker.
         shared: The fleet's shared data by name.
     """
 
@@ -33,10 +33,10 @@ class InlineTransport(LocalTransport):
         self._answer = self.server.answer
 
     def start(self, timeout_s: float) -> None:
-        """Do nothing: this thread runs already."""
+        """Do nothing; the calling thread needs no start."""
 
     def ring(self, worker: int) -> None:
-        """Do what is asked."""
+        """Run the pending request."""
         self._thread = threading.get_ident()
         try:
             self._answer()
@@ -44,9 +44,9 @@ class InlineTransport(LocalTransport):
             self.lines[0][DONE] = self.lines[0][ASKED]  # also after Ctrl-C: nothing is under way
 
     def stack(self, worker: int) -> str:
-        """Return the Python stack of the thread that used the fleet last."""
+        """Return the Python stack of the thread that last called the fleet."""
         return "".join(traceback.format_stack(sys._current_frames().get(self._thread)))  # noqa: SLF001  # no public name
 
     def place(self, worker: int) -> str:
-        """Return that it is this thread."""
+        """Return a description of the calling thread."""
         return "the caller's own thread"

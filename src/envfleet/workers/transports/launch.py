@@ -1,4 +1,4 @@
-"""Start worker processes and watch them: the owner's side of the fork server."""
+"""Starting and watching worker processes: the owner's side of the fork server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SERVE = "import sys; sys.path[:] = {path!r}; from envfleet.workers.transports.f
 
 
 def worker_environ() -> dict[str, str]:
-    """Return the environment for workers: the owner's, with native thread pools of one thread."""
+    """Return the environment variables of workers: the owner's, with native thread pools limited to one thread."""
     environ = dict(os.environ)
     if "OMP_NUM_THREADS" not in environ:
         for name in _THREAD_LIMITS:
@@ -51,12 +51,12 @@ def worker_environ() -> dict[str, str]:
 
 
 class _Branch(NamedTuple):
-    """A server with modules imported: the socket that takes requests, and what it depends on.
+    """Server with modules imported: its socket, and the files that it depends on.
 
     Attributes:
-        control: The socket.
-        leash: While it imports, the server ends when this closes.
-        files: Files of the program's own modules when they were imported, with their times of change.
+        control: Socket for requests.
+        leash: Pipe; if it closes while the server imports modules, the server ends.
+        files: Files of the program's own modules at the time of the import, with their modification times.
     """
 
     control: socket.socket
@@ -72,7 +72,7 @@ class _Branch(NamedTuple):
 
 
 def _own_files() -> dict[str, int]:
-    """Return the files of imported modules that are not installed, with their times of change."""
+    """Return the files of imported modules that are not installed, with their modification times."""
     installed = sys.prefix, sys.base_prefix
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     return {file: _changed_ns(file) for file in files if isinstance(file, str) and not file.startswith(installed)}
@@ -86,7 +86,7 @@ def _changed_ns(file: str) -> int:
 
 
 class ForkServer:
-    """The fork servers of this process, started when they are needed and kept until this process ends."""
+    """Fork servers of this process, started on first use and kept until this process ends."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -96,7 +96,7 @@ class ForkServer:
         self._branches: dict[bytes, _Branch] = {}  # the last used is the last
 
     def warm_up(self) -> socket.socket:
-        """Start the server unless it runs, without waiting for it; returns the socket that takes requests."""
+        """Start the server unless it runs, without waiting for it; return the socket for requests."""
         with self._lock:
             if self._process is not None and (self._pid != os.getpid() or self._process.poll() is not None):
                 self.end()
@@ -138,13 +138,13 @@ class ForkServer:
     def branch(self, modules: Sequence[str]) -> socket.socket:
         """Start a server with modules imported unless it runs, without waiting for it.
 
-        Environment variables, files and so on that a module may depend on when it is imported are those of now.
+        The modules are imported with the current environment variables, working folder and so on.
 
         Args:
-            modules: Their names.
+            modules: Names of the modules.
 
         Returns:
-            The socket that takes requests.
+            The socket for requests.
         """
         with self._lock:
             control = self.warm_up()
@@ -161,30 +161,30 @@ class ForkServer:
             return self._branches[job].control
 
     def forget(self) -> None:
-        """Let go of the servers with modules imported: those that still import end, the others with their workers."""
+        """Disconnect servers with modules imported; one that still imports ends at once, others after their workers."""
         with self._lock:
             branches, self._branches = self._branches, {}
         for branch in branches.values():
             branch.close()
 
     def fork(self, fds: Sequence[int], modules: Sequence[str] = ()) -> None:
-        """Have a worker forked that gets these descriptors.
+        """Fork a worker that gets these descriptors.
 
         Args:
-            fds: Ends of its pipes, and so on.
-            modules: Modules that its server has imported.
+            fds: Descriptors, such as ends of its pipes.
+            modules: Modules that are imported in its server.
         """
         try:
             with self._lock:
                 socket.send_fds(self.branch(modules), [FORK], list(fds))
         except ConnectionError as error:
             raise EnvfleetError(
-                "the server that starts workers has just ended: its output above says why; if another program ended "
-                "it, call again"
+                "the server that starts workers has ended: see its output above; if another program killed it, call "
+                "again"
             ) from error
 
     def end(self) -> None:
-        """End the servers, if they run, and wait for their end."""
+        """Stop the servers, if they run, and wait until they have ended."""
         process, self._process = self._process, None
         control, self._control = self._control, None
         self.forget()
@@ -202,7 +202,7 @@ class ForkServer:
             process.wait()
 
     def leave(self) -> None:
-        """Let go of the servers, which end by themselves: a second Ctrl-C at exit finds nothing to wait for."""
+        """Disconnect the servers, which then end, without waiting: a second Ctrl-C must not interrupt a wait."""
         if self._process is not None:
             self._process.returncode = 0
         controls = [self._control, *(branch.control for branch in self._branches.values())]
@@ -212,7 +212,7 @@ class ForkServer:
 
 
 def _branch_off(control: socket.socket, job: bytes) -> _Branch:
-    """Have a server forked that imports modules."""
+    """Fork a server that imports modules."""
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     passed = [read]
@@ -237,7 +237,7 @@ def _write_job(file: NamelessFile, job: bytes) -> None:
 
 
 def _surroundings() -> dict[str, Any]:
-    """Return what other processes take on of this one."""
+    """Return the parts of this process that workers copy: working folder, paths, arguments and environment."""
     return {
         "environ": worker_environ(),
         "path": [entry for entry in list[Any](sys.path) if isinstance(entry, str)],  # others are this process's own
@@ -247,7 +247,7 @@ def _surroundings() -> dict[str, Any]:
 
 
 def close_fds(fds: list[int]) -> None:
-    """Close descriptors and remove them from the list, so that what is interrupted can be repeated."""
+    """Close descriptors and remove them from the list, so that an interrupted call can be repeated."""
     while fds:
         os.close(fds.pop())
 
@@ -264,19 +264,19 @@ atexit.register(server.leave)
 
 
 class WorkerProcess:
-    """A worker process.
+    """Worker process.
 
     Args:
         target: `"module:function"` to run in it, called with the arguments and the descriptors.
-        arguments: Must pickle.
-        fds: Descriptors to pass; copies, they stay the caller's.
-        stacks: Where it writes its stack on SIGUSR1; among the descriptors, too.
+        arguments: Picklable arguments.
+        fds: Descriptors to pass as copies; the caller still owns them.
+        stacks: File to which it writes its stack on SIGUSR1; also one of the descriptors.
         modules: Modules that are imported in the server that forks it.
 
     Attributes:
         sentinel: Readable once the process has ended; the first bytes are its pid.
-        exitcode: As `subprocess` has it, once known.
-        place: Where it runs.
+        exitcode: Exit code as in `subprocess`, once known.
+        place: Description of its machine.
     """
 
     place = "a process of this machine, over shared memory"
@@ -312,7 +312,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id.
+        """Process id.
 
         Raises:
             EnvfleetError: The process could not be started.
@@ -322,7 +322,7 @@ class WorkerProcess:
         return cast(int, self._pid)
 
     def has_started(self, timeout_s: float) -> bool:
-        """Wait until the process has been forked; returns whether it has.
+        """Wait until the process has been forked; return False after a timeout.
 
         Raises:
             EnvfleetError: The process could not be started.
@@ -330,13 +330,13 @@ class WorkerProcess:
         return self._wait(lambda: self._pid is not None, timeout_s)
 
     def has_ended(self, timeout_s: float = 0.0) -> bool:
-        """Wait until it has ended; returns whether it has."""
+        """Wait until it has ended; return False after a timeout."""
         return self._wait(lambda: self._has_ended, timeout_s) or not self._closer.alive
 
     def _wait(self, is_known: Callable[[], bool], timeout_s: float) -> bool:
-        """Read reports until something is known; returns whether it is.
+        """Read reports until `is_known` returns True; return False after a timeout.
 
-        Another thread may read the report that this one waits for, so no wait for a report is long.
+        Another thread may read the awaited report, so each wait for a report is short.
         """
         deadline_s = time.monotonic() + timeout_s
         while self._closer.alive and not is_known():
@@ -346,7 +346,7 @@ class WorkerProcess:
         return is_known()
 
     def _read(self, timeout_s: float) -> bool:
-        """Wait for the next report of the server, and take it in; returns whether there was one."""
+        """Wait for the next report of the server and process it; return whether there was one."""
         poll = select.poll()
         poll.register(self.sentinel, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
@@ -365,11 +365,11 @@ class WorkerProcess:
             return True
 
     def how_ended(self) -> tuple[int | None, str | None]:
-        """Return its exit code, once known, and nothing more."""
+        """Return its exit code, once known, without a description."""
         return self.exitcode, None
 
     def stack(self) -> str:
-        """Return its Python stack, which it writes when it gets SIGUSR1, whatever it is doing."""
+        """Return its Python stack, which it writes on SIGUSR1, whatever it is doing."""
         start = now = os.fstat(self._stacks.fd).st_size
         try:
             if self.has_ended():
@@ -387,7 +387,7 @@ class WorkerProcess:
         return text or "(the worker did not show its stack: it is stopped, or still starting)"
 
     def kill(self) -> None:
-        """End it by force, and the processes of its group; one that is not forked yet ends when it is let go of."""
+        """Kill it and its process group; a process that is not forked yet ends when it is closed."""
         if self.has_ended() or self._pid is None:
             return
         for end in (os.killpg, os.kill):  # it may have no group yet
@@ -395,7 +395,7 @@ class WorkerProcess:
                 end(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it; if it still runs, it ends as if its owner had. Idempotent."""
+        """Disconnect it; if it still runs, it ends as after the end of its owner. Idempotent."""
         self._closer()
         _lives.discard(self)
 
@@ -404,7 +404,7 @@ _lives: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 
 
 def _forget_lives() -> None:
-    """In a fork: close the pipes by which workers know that their owner lives, for this process is not it."""
+    """Close, in a fork, the pipes that show workers that their owner runs, because this process is not the owner."""
     for process in list(_lives):
         process.close()
 
@@ -414,7 +414,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _output(opened: list[int]) -> list[int]:
-    """Return this process's stdout and stderr, for a worker; a closed one is replaced by one that is `opened`."""
+    """Return this process's stdout and stderr for a worker; a closed one is replaced by one of `opened`."""
     found = []
     for fd in (1, 2):
         try:
@@ -427,7 +427,7 @@ def _output(opened: list[int]) -> list[int]:
 
 
 def explain_start(error: OSError) -> EnvfleetError:
-    """Return an error that says what to do about one of the system's."""
+    """Return an error with advice for an error of the operating system."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return InvalidArgument(
             f"this process ran out of file descriptors while it started workers ({error.strerror}): use fewer workers "

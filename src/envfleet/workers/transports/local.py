@@ -1,4 +1,4 @@
-"""Shared parts of transports within this process, where everything is on the heap."""
+"""Base class of transports within this process, with all memory on the heap."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from envfleet.workers.transport import Transport
 
 
 class LocalTransport(Transport):
-    """Workers that are threads of this process; see `Transport`.
+    """Workers in threads of this process; see `Transport`.
 
     Args:
-        plans: One per worker.
+        plans: Plan of each worker.
         shared: The fleet's shared data by name.
     """
 
@@ -53,6 +53,6 @@ class LocalTransport(Transport):
         return FleetArrays(spec, self._blocks[0])
 
     def close(self, timeout_s: float) -> None:
-        """Drop the mail, which may hold sub-environments and exceptions whose tracebacks refer to the fleet."""
+        """Drop the mail, which may contain sub-environments, and tracebacks that refer to the fleet."""
         for mail in (self.requests, *self.replies):
             mail.clear()

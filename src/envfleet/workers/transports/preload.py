@@ -1,4 +1,4 @@
-"""The modules that building sub-environments takes, found in what builds them, so that one server imports them once."""
+"""Modules that sub-environments need, found in their builders, so that one server imports them once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ _IN_EVERY_SERVER = {"__main__", "cloudpickle", "gymnasium", "numpy", *sys.stdlib
 def find_modules(builders: Sequence[Any]) -> list[str]:
     """Return the names of modules to import before sub-environments are built.
 
-    These are modules of all classes and functions that are sent by reference, and those that entry points of
-    environments name, if their ids are among what is sent. Everything else is imported by a worker that needs it: a
-    module that the program has not imported may depend on what the callable does first, such as to set an environment
-    variable.
+    These are the modules of all classes and functions that are pickled by reference, and of the entry points of
+    environments, if their ids are in the pickle. A worker imports all other modules: a module that the program has not
+    imported may depend on earlier statements of the callable, for instance one that sets an environment variable.
 
     Args:
-        builders: What is sent to the workers; must pickle, or nothing is found.
+        builders: Builders that are sent to the workers. If they do not pickle, the result is empty.
     """
     finder = _Finder()
     try:
@@ -48,11 +47,11 @@ def _is_worth_it(name: str) -> bool:
 
 
 class _Finder(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Notes which modules a pickle refers to.
+    """Pickler that records the modules to which a pickle refers.
 
     Attributes:
-        modules: Their names.
-        written: Everything that was written but for large buffers.
+        modules: Names of the modules.
+        written: The pickle, without large buffers.
     """
 
     def __init__(self) -> None:
@@ -61,12 +60,12 @@ class _Finder(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         super().__init__(self)
 
     def write(self, data: Any) -> None:
-        """Take what is pickled."""
+        """Record a part of the pickle."""
         if len(data) <= 1 << 17:
             self.written += data
 
     def reducer_override(self, obj: Any) -> Any:
-        """Note the module of an object."""
+        """Record the module of an object."""
         if isinstance(obj, types.ModuleType):
             self.modules.add(obj.__name__)
         elif isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
@@ -76,7 +75,7 @@ class _Finder(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         return super().reducer_override(obj)
 
     def note_spec(self, spec: EnvSpec) -> None:
-        """Note the modules that make an environment."""
+        """Record the modules of an environment's entry points."""
         for point in (spec.entry_point, *(wrapper.entry_point for wrapper in spec.additional_wrappers)):
             name = point.partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", "")
             self.modules.add(name)

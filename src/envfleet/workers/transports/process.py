@@ -47,9 +47,9 @@ class ProcessTransport(Transport):
     """Worker processes; see `Transport`.
 
     Args:
-        plans: One per worker.
+        plans: Plan of each worker.
         shared: The fleet's shared data by name.
-        are_children: Whether the workers are started from this process.
+        are_children: True if this process starts the workers.
 
     Attributes:
         processes: The workers.
@@ -134,7 +134,7 @@ class ProcessTransport(Transport):
         return FleetArrays(spec, self._arrays.allocate(spec.block.size_bytes))
 
     def ring(self, worker: int) -> None:
-        """Wake a worker that sleeps."""
+        """Wake a sleeping worker."""
         board.ring_pipe(self._worker_bells[worker])
 
     def ended(self) -> list[int]:
@@ -145,18 +145,18 @@ class ProcessTransport(Transport):
         return ended
 
     def how_ended(self, worker: int) -> tuple[int | None, str | None]:
-        """Return how a worker ended."""
+        """Return the exit code of a worker and a description of its end."""
         return self.processes[worker].how_ended()
 
     def kill(self, worker: int, grace_s: float = 0.0) -> None:
-        """End a worker by SIGKILL, if it has not ended within `grace_s`."""
+        """Send SIGKILL to a worker, if it has not ended within `grace_s`."""
         process = self.processes[worker]
         if not process.has_ended(grace_s):
             process.kill()
             process.has_ended(_END_S)
 
     def replace(self, worker: int, plan: GroupPlan) -> None:
-        """Start another worker in the place of one that has ended."""
+        """Start the successor of a worker that has ended."""
         line = self.lines[worker]
         self._poller.forget(
             self.processes[worker].sentinel
@@ -172,15 +172,15 @@ class ProcessTransport(Transport):
             return self.processes[worker].stack()
 
     def pid(self, worker: int) -> int:
-        """Return the worker's process."""
+        """Return the id of the worker's process."""
         return self.processes[worker].pid
 
     def place(self, worker: int) -> str:
-        """Return where the worker runs."""
+        """Return a description of the worker's machine."""
         return self.processes[worker].place
 
     def close(self, timeout_s: float) -> None:
-        """Wait for workers that were asked to close, end the others, release everything; idempotent."""
+        """Wait for workers that were asked to close, kill the others, release everything; idempotent."""
         deadline_s = time.monotonic() + timeout_s
         try:
             for process in self.processes:

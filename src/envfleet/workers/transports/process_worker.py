@@ -1,4 +1,4 @@
-"""A worker process's own side: map the memory it shares with its owner, and serve."""
+"""Main function of a worker process: map the memory that it shares with its owner, and serve."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _notice_end() -> bool:
 
 
 def run(place: Place, fds: list[int]) -> None:
-    """Serve the owner until it says to close, or ends.
+    """Serve the owner until it asks to close, or ends.
 
     Args:
-        place: Which worker this is.
+        place: Position of the worker in the fleet.
         fds: Board, arrays, requests, replies, stacks, own bell, owner's bell, and shared data if there is some.
     """
     board_fd, arrays_fd, requests_fd, replies_fd, stack_fd, bell_fd, owner_fd, *shared_fds = fds
@@ -73,7 +73,8 @@ def run(place: Place, fds: list[int]) -> None:
 def home_of(place: Place) -> int | None:
     """Return a separate core for a worker of a fleet with as many spinning processes as cores.
 
-    Where two workers wake on one core, nothing parts them: its owner, awake on another, makes both look equally busy.
+    The scheduler does not separate two workers that wake on one core, because the owner keeps another core equally
+    busy.
     """
     try:
         cores = sorted(os.sched_getaffinity(0))
@@ -84,7 +85,7 @@ def home_of(place: Place) -> int | None:
 
 
 def move_to(core: int) -> None:
-    """Continue on a core, and leave what comes after to the scheduler."""
+    """Move this process to a core once; the scheduler may move it again later."""
     cores = os.sched_getaffinity(0)
     if core in cores:
         os.sched_setaffinity(0, {core})

@@ -1,7 +1,7 @@
 """Connections to workers that another process has started: authentication, and frames of fixed layout.
 
-Nothing that a peer sends is interpreted before both sides have proven that they hold the fleet's key. From then on they
-trust each other as the processes of one cluster do.
+Data of a peer is interpreted only after both sides have proven that they have the fleet's key. From then on they trust
+each other like processes of one cluster.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ GREETING = struct.Struct(f"<{PROOF_BYTES}sq{PROOF_BYTES}s")
 
 NUM_WORDS = 11
 HEAD = struct.Struct(f"<{1 + NUM_WORDS}q")
-"""Start of a frame: how many bytes follow, and words."""
+"""Header of a frame: number of bytes that follow, and words."""
 
 MAX_FDS = 16
 MAX_STRANGERS = 64
-"""Peers that may be connected without having proven anything; the oldest has to go first."""
+"""Maximum number of connected peers without authentication; the oldest is disconnected first."""
 
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000}
 _ROOM_S = 1.0
 _NO_WORDS = (0,) * NUM_WORDS
 
 Frame: TypeAlias = "tuple[list[int], memoryview]"
-"""Words, and the bytes that follow, which are valid until the next frame is asked for."""
+"""Words of a frame, and its bytes, which are valid until the next frame is read."""
 
 
 # ---------------------------------------------------------------------------------------------------- authentication
@@ -47,18 +47,18 @@ def _prove(key: bytes, role: bytes, nonces: bytes, ticket: int) -> bytes:
 
 
 def introduce(peer: socket.socket, key: bytes, ticket: int) -> list[int]:
-    """Prove to an owner that this process holds the fleet's key, as soon as it listens, and have it prove the same.
+    """Prove to an owner that this process has the fleet's key, and check its proof.
 
     Args:
-        peer: Connected to the owner's `Listener`; blocking.
-        key: Of the fleet.
-        ticket: Which worker this is.
+        peer: Blocking socket, connected to the owner's `Listener`.
+        key: Key of the fleet.
+        ticket: Ticket of this worker.
 
     Returns:
-        Descriptors that the owner passed.
+        Descriptors from the owner.
 
     Raises:
-        ConnectionError: The owner closed the connection, or does not hold the key.
+        ConnectionError: The owner closed the connection, or does not have the key.
     """
     theirs, mine = peer.recv(PROOF_BYTES, socket.MSG_WAITALL), secrets.token_bytes(PROOF_BYTES)
     peer.sendall(GREETING.pack(mine, ticket, _prove(key, b"worker", theirs + mine, ticket)))
@@ -67,17 +67,19 @@ def introduce(peer: socket.socket, key: bytes, ticket: int) -> list[int]:
         return fds
     for fd in fds:
         os.close(fd)
-    raise ConnectionRefusedError("the owner does not hold the fleet's key" if proof else "the owner closed")
+    raise ConnectionRefusedError(
+        "the owner does not have the fleet's key" if proof else "the owner closed the connection"
+    )
 
 
 class Listener:
-    """Address where workers connect. Unknown clients get no answer, and nothing waits for them.
+    """Address at which workers connect. Unknown clients get no answer and block nothing.
 
     Args:
-        server: A listening socket, which the listener closes.
-        key: Of the fleet.
+        server: Listening socket, which the listener closes.
+        key: Key of the fleet.
         poller: Poller that reports new peers.
-        welcome: Called with the ticket of a worker that holds the key, the connection, and this side's proof to send.
+        welcome: Called with the ticket of an authenticated worker, the connection, and this side's proof to send.
     """
 
     def __init__(
@@ -120,17 +122,17 @@ class Listener:
         return peer
 
     def close(self) -> None:
-        """Refuse all further connections."""
+        """Reject all further connections."""
         for stranger in list(self._strangers):
             self._forget(stranger).close()
         self._poller.forget(self._server.fileno())
         self._server.close()
 
 
-def tell_of_dead_machines(peer: socket.socket) -> None:
-    """Have the kernel end an idle connection soon after the other machine has died.
+def enable_keepalive(peer: socket.socket) -> None:
+    """Enable keepalive, so that the kernel ends an idle connection soon after the other machine has died.
 
-    Of one that carries data it could not say whether the other side is dead or only does not read.
+    While data is being sent, the kernel could not distinguish a dead peer from one that does not read.
     """
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
@@ -142,17 +144,17 @@ def tell_of_dead_machines(peer: socket.socket) -> None:
 
 
 class Connection:
-    """Frames over a connected socket. Reading never blocks; a sender that has to wait reads meanwhile.
+    """Frames over a connected socket. Reading never blocks; sending reads while it waits.
 
-    A broken connection is a state and not an exception; the next read reports it.
+    A broken connection is not an exception but the state `is_over`.
 
     Args:
-        peer: The socket, which the connection closes.
-        gives_up: Called now and then; True stops waiting for the other side to read.
+        peer: Socket, which the connection closes.
+        gives_up: Called repeatedly while sending waits; True ends the wait.
 
     Attributes:
-        fd: Its descriptor.
-        is_over: Whether nothing more will come.
+        fd: Descriptor of the socket.
+        is_over: True if the connection has ended.
     """
 
     def __init__(self, peer: socket.socket, gives_up: Callable[[], bool] = lambda: False) -> None:
@@ -184,7 +186,7 @@ class Connection:
             self._read()
 
     def frames(self) -> Iterator[Frame]:
-        """Read what there is, and yield the frames that are complete."""
+        """Read the available data and yield the complete frames."""
         self._read()
         start = 0
         while self._end - start >= HEAD.size:
@@ -214,12 +216,12 @@ class Connection:
                 return
 
     def end(self) -> None:
-        """End the connection, which both sides notice when they poll."""
+        """Shut the connection down; both sides notice when they poll."""
         self.is_over = True
         with contextlib.suppress(OSError):
             self._peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it and give the descriptor back; idempotent."""
+        """Close the connection and its descriptor; idempotent."""
         self.is_over = True
         self._peer.close()

@@ -19,7 +19,7 @@ from envfleet.workers.transports.local import LocalTransport
 
 
 def _sleep(bell: threading.Event, timeout_s: float) -> bool:
-    """Sleep until the bell rings; nothing needs attention then."""
+    """Sleep until the worker is woken; return False, since no other event is possible."""
     bell.wait(timeout_s)
     bell.clear()
     return False
@@ -29,7 +29,7 @@ class ThreadTransport(LocalTransport):
     """Worker threads; see `Transport`.
 
     Args:
-        plans: One per worker.
+        plans: Plan of each worker.
         shared: The fleet's shared data by name.
     """
 
@@ -49,7 +49,7 @@ class ThreadTransport(LocalTransport):
             self._threads[-1].start()
 
     def ring(self, worker: int) -> None:
-        """Wake a worker that sleeps."""
+        """Wake a sleeping worker."""
         self._bells[worker].set()
 
     def stack(self, worker: int) -> str:
@@ -58,11 +58,11 @@ class ThreadTransport(LocalTransport):
         return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
 
     def place(self, worker: int) -> str:
-        """Return that it is a thread."""
+        """Return a description of the thread."""
         return "a thread of this process"
 
     def close(self, timeout_s: float) -> None:
-        """Ask workers to close, unless they were asked, and wait; a thread that does not end in time is left behind."""
+        """Ask workers to close, unless they were asked, and wait; a thread that does not end in time is abandoned."""
         deadline_s = time.monotonic() + timeout_s
         for line, bell in zip(self.lines, self._bells, strict=True):
             if line[ASKED] & 7 != Verb.CLOSE:

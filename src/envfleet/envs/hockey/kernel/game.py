@@ -167,7 +167,7 @@ class Hockey(Kernel):
             mode: What is played from the next game on: 0 `NORMAL`, 1 `TRAIN_SHOOTING`, 2 `TRAIN_DEFENSE`.
             shooting_share: Chance that a game is `TRAIN_SHOOTING`, whatever `mode` says.
             defense_share: The same for `TRAIN_DEFENSE`.
-            keep_mode: Whether rackets catch and hold the puck. Without it the hold counters are seen as 0, and the
+            keep_mode: True if rackets catch and hold the puck. Without it the hold counters are seen as 0, and the
                 shoot action does nothing.
             starter: Player that gets the puck in `NORMAL`: 1 or 2, or 0 for a random one in each game.
             player_one: Controller of the left side, read in every step: 0 the action, 1 or 2 the weak or strong

@@ -15,7 +15,7 @@ from envfleet.workers.board import Line
 from envfleet.workers.serve import Place
 from envfleet.workers.transports import launch
 from envfleet.workers.transports.far import PROGRESS, start_far_worker, start_near_worker
-from envfleet.workers.transports.socket import introduce, tell_of_dead_machines
+from envfleet.workers.transports.socket import enable_keepalive, introduce
 
 _CONNECT_S = 10.0
 _TICK_S = 60.0
@@ -64,7 +64,7 @@ class RayWorker:
                 for peer in self._peers:
                     peer.settimeout(None)
                     introduce(peer, invitation.key, invitation.ticket)
-                tell_of_dead_machines(self._peers[0])
+                enable_keepalive(self._peers[0])
         except OSError as error:
             return f"the driver cannot be reached at {invitation.address} ({type(error).__name__}: {error})"
         return ""

@@ -27,7 +27,7 @@ from envfleet.workers.transports.far import FarWorker
 from envfleet.workers.transports.process import ProcessTransport
 from envfleet.workers.transports.ray import cluster
 from envfleet.workers.transports.ray.actor import Invitation, RayWorker
-from envfleet.workers.transports.socket import Connection, Listener, tell_of_dead_machines
+from envfleet.workers.transports.socket import Connection, Listener, enable_keepalive
 
 _OF_ACTORS = frozenset({"num_cpus", "num_gpus", "resources", "memory", "scheduling_strategy", "runtime_env"})
 _OURS: dict[str, Any] = {"shared_memory": True, "place_timeout_s": 60.0}
@@ -274,7 +274,7 @@ class RayTransport(ProcessTransport):
 
     def _reach(self, process: _RayWorker, place: Place, peer: socket.socket) -> None:
         """Begin to talk to a worker over TCP, and have the fleet's shared data in Ray's object store for it."""
-        tell_of_dead_machines(process.peers[0])
+        enable_keepalive(process.peers[0])
         data, worker = Connection(peer, process.has_ended), place.worker
         far = process.far = FarWorker(data, self.lines[worker], place, self.requests, self.replies[worker])
         self._poller.watch(data.fd, functools.partial(self._take_results, far))
