@@ -1,4 +1,4 @@
-"""Games as films: frames become a GIF or an MP4."""
+"""Write frames of a game to a GIF or an MP4."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ _SUFFIXES = (".gif", ".mp4")
 
 
 def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: float = 50) -> Path:
-    """Write frames to a file, one after the other, so that they need not all be in memory.
+    """Write frames to a file one by one, so that they need not all be in memory.
 
-    The file is there whole or not at all; one of that name is replaced. Missing folders are made.
+    The file is replaced atomically. Missing folders are created.
 
     Args:
-        path: Ends in `.gif` or `.mp4`, which decides the format.
+        path: Path of the file; its suffix, `.gif` or `.mp4`, selects the format.
         frames: At least one, each uint8 `(height, width, 3)`, as `render()` returns them.
-        fps: Frames shown in a second; of a GIF rounded to whole hundredths of a second between frames, 50 a second at
-            most.
+        fps: Frames per second. In a GIF the delay is rounded to hundredths of a second, and 50 is the maximum.
 
     Returns:
         The path.

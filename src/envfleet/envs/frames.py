@@ -1,4 +1,4 @@
-"""Frames that several environments share: drawn by Gymnasium's own environments, or as grids of coloured cells."""
+"""Drawing of frames by Gymnasium's environments, or as grids of colored cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Color = tuple[int, int, int]
 """Red, green and blue."""
 
 COLORS: Final[tuple[Color, ...]] = ((236, 236, 230), (84, 88, 96), (226, 88, 34), (64, 168, 92))
-"""Of floor, wall, lava and goal in grid worlds and on boards."""
+"""Colors of floor, wall, lava and goal in grid worlds and on boards."""
 
 AGENT_COLOR: Final[Color] = (40, 92, 200)
 
@@ -27,19 +27,19 @@ AGENT_COLOR: Final[Color] = (40, 92, 200)
 def draw_original(
     make_env: Callable[..., gym.Env[Any, Any]], size: tuple[int, int], *, surface: str = "screen", **attributes: Any
 ) -> NDArray[np.uint8]:
-    """Draw one frame with a fresh environment of Gymnasium, so that threads may draw at the same time.
+    """Draw one frame with a new environment of Gymnasium, so that threads can draw at the same time.
 
     Args:
         make_env: Class of the environment.
-        size: Width and height of its frames.
-        surface: Name of the attribute in which it keeps what it draws on.
-        attributes: What to set on it first: its state, and what else its drawing reads.
+        size: Width and height of the frame.
+        surface: Name of the environment's attribute for the pygame surface.
+        attributes: Attributes to set before drawing, such as the state.
 
     Returns:
         uint8 `(height, width, 3)`.
 
     Raises:
-        DependencyNotInstalled: pygame is not; this is Gymnasium's error.
+        gymnasium.error.DependencyNotInstalled: pygame is not installed.
     """
     try:
         import pygame
@@ -55,7 +55,7 @@ def draw_original(
 
 
 def draw_cells(colors: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Draw a grid of coloured cells with lines between them.
+    """Draw a grid of colored cells with lines between them.
 
     Args:
         colors: Red, green and blue of each cell, uint8 `(height, width, 3)`.
@@ -72,11 +72,11 @@ def draw_disc(frame: NDArray[np.uint8], row: float, column: float, color: Color,
     """Draw a disc into a frame of `draw_cells`.
 
     Args:
-        frame: Written.
+        frame: Frame to draw to.
         row: Row of the cell at the center of the disc; fractions lie between cells.
         column: Column of that cell.
-        color: Its.
-        radius: In cells.
+        color: Color of the disc.
+        radius: Radius in cells.
     """
     y, x = np.ogrid[: frame.shape[0], : frame.shape[1]]
     middle = (CELL_PIXELS - 1) / 2

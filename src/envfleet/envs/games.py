@@ -1,4 +1,4 @@
-"""Games for two: what training, evaluation and the commands need to know of one, beyond its environments."""
+"""Games for two players: properties that training, evaluation and the commands need, beyond the environment."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from envfleet.sources import find_callable, is_kernel_class
 
 
 class Game:
-    """A game for two; this class is any parallel PettingZoo game with two agents.
+    """Game for two players; this class adapts any parallel PettingZoo game with two agents.
 
-    Sub-environments observe `(2, …)` and take actions `(2, …)`, a row per player, each from the player's own view. The
-    reward is player one's; infos have player two's as `reward_two` and, on the last step, `winner`: 1 if player one
-    won, -1 if player two did, 0 for a draw. A game that knows more about itself is a subclass, which configurations
-    and commands name as `"module:Class"`; those that come with envfleet have names in `registry.GAMES`.
+    Sub-environments observe `(2, …)` and take actions `(2, …)`, a row per player, each from that player's view. The
+    reward is that of player one; infos have `reward_two` and, on the last step, `winner`: 1 if player one won, -1 if
+    player two did, 0 for a draw. A game with scripts, modes or ratings is a subclass, which configurations and commands
+    name as `"module:Class"`; those that come with envfleet have names in `registry.GAMES`.
 
     Args:
-        name: To show.
-        make_env: Makes the `ParallelEnv`, with `render_mode` as its only keyword where it is to be drawn.
+        name: Display name.
+        make_env: Callable that makes the `ParallelEnv`, with the keyword `render_mode` if the game is rendered.
 
     Attributes:
-        name: To show, and in configurations.
+        name: Display name, also used in configurations.
         sides: Names of the sides of player one and two.
-        observation_space: Of one player.
-        action_space: Of one player.
-        modes: Names of its modes; the info `mode` is a place in it.
-        scripts: Players inside the environment, the weakest first: numbers of its settings `player_one` and
-            `player_two`, which are 0 for the players outside.
+        observation_space: Observation space of one player.
+        action_space: Action space of one player.
+        modes: Names of the modes; the info `mode` is an index of this tuple.
+        scripts: Scripted players of the environment, the weakest first: values of its settings `player_one` and
+            `player_two`, which are 0 if actions come from outside.
         anchors: Fixed ratings by name of the player.
-        files: Trained players that come with it, by name.
-        terms: Shaping terms by the key of configurations: the name in the infos, with `_two` behind it player two's,
-            the default weights at first and at last, and what it is for.
+        files: Included trained players, by name.
+        terms: Shaping terms by their key in configurations: the name in the infos (player two's with the suffix
+            `_two`), initial and final default weights, and a description.
         defaults: Default settings by name.
         fixed: Settings that must be equal in all phases of a run, since observations or actions depend on them.
     """
@@ -66,27 +66,27 @@ class Game:
         duel.close()
         if missing:
             raise InvalidArgument(
-                f"{name} has scripts, but its environment has no {' and '.join(missing)}: set its attributes of these "
-                "names say which script plays, 0 for the player outside, and its step look at them"
+                f"{name} has scripts, but its environment has no {' and '.join(missing)}: read the "
+                "script from these attributes in step(), 0 if the action comes from outside"
             )
         self.sides = (duel.agent_names[0], duel.agent_names[1])
         self.observation_space, self.action_space = duel.agent_observation_space, duel.agent_action_space
 
     @property
     def engines(self) -> Mapping[str, Any]:
-        """Return what `envfleet.make` takes, by name of the engine; the first is the default."""
+        """Return the sources for `envfleet.make` by name of the engine; the first is the default."""
         return {"python": functools.partial(DuelGame, self._make_env)}
 
     @property
     def strongest(self) -> str:
-        """Return the scripted player to beat, or the random one."""
+        """Return the strongest scripted player, or the random one."""
         return [RANDOM, *self.scripts][-1]
 
     def source(self, engine: str | None = None) -> Any:
-        """Return what `envfleet.make` takes for an engine, by default the first.
+        """Return the source for `envfleet.make` of an engine, by default the first.
 
         Raises:
-            InvalidArgument: Unknown engine.
+            InvalidArgument: The engine does not exist.
         """
         if engine is None:
             return next(iter(self.engines.values()))
@@ -98,14 +98,14 @@ class Game:
         """Check the `environment.kwargs` of a configuration.
 
         Raises:
-            InvalidArgument: One is unknown or has a wrong value.
+            InvalidArgument: A key is unknown or has an invalid value.
         """
 
     def settings(self, mode_shares: Mapping[str, float], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return attributes of sub-environments to set for a phase.
+        """Return attributes to set on sub-environments for a phase.
 
         Args:
-            mode_shares: Chance of each mode.
+            mode_shares: Probability of each mode.
             settings: The configuration's `environment.kwargs`.
         """
         return {}
@@ -120,11 +120,11 @@ class Game:
         return {}
 
     def deal(self, scripts: tuple[int, int], starter: int) -> dict[str, Any] | None:
-        """Return the options with which a game of a match is reset.
+        """Return the reset options for a game of a match.
 
         Args:
-            scripts: Of player one and two: numbers as in `scripts`, 0 for a player outside.
-            starter: The player who has the first move, 1 or 2.
+            scripts: Scripts of player one and two: values as in `scripts`, 0 if actions come from outside.
+            starter: Player with the first move, 1 or 2.
         """
         return {"player_one": scripts[0], "player_two": scripts[1]} if self.scripts else None
 
@@ -143,7 +143,7 @@ class Game:
         return None
 
     def open(self, mode: str, settings: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
-        """Make an environment to look at.
+        """Make an environment for rendering.
 
         Args:
             mode: One of `modes`.
@@ -167,18 +167,18 @@ class Game:
 
 
 def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | None:
-    """Return the game for two that a source means; `None` if it is an environment for one.
+    """Return the two-player game of a source; `None` if it is a single-player environment.
 
-    A callable that is neither a Gymnasium class nor a kernel is called to see what it makes.
+    A callable that is neither a Gymnasium class nor a kernel is called to inspect its result.
 
     Args:
         source: A name in `registry.GAMES`, a Gymnasium id, `"module:callable"`, or `"module:Class"` of a `Game`.
-        kwargs: Of the callable.
+        kwargs: Keyword arguments of the callable.
 
     Raises:
-        InvalidArgument: The module cannot be imported, the callable raises, does not take these arguments or returns no
-            environment, or its game is not for two.
-        EnvfleetError: The callable raised this one.
+        InvalidArgument: The module cannot be imported; the callable raises, does not accept these arguments or does not
+            return an environment; or its game is not for two players.
+        EnvfleetError: Raised by the callable.
     """
     if source in GAMES:
         return known_game(source)
@@ -213,30 +213,30 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
 
 
 Spaces = tuple[Any, Any]
-"""Of the observations and actions of one player; anything but a space stands for whatever the other side has."""
+"""Observation and action space of one player; any other value than a space matches all spaces."""
 
 _OTHER_PLAYER = (
-    "pass one that was trained there, or say what this one plays (`env=`, `match=`, on the command line --env)"
+    "pass one that was trained there, or pass the environment of this one (`env=`, `match=`, on the command line --env)"
 )
 
 
 def spaces_of(player: Any) -> Spaces:
-    """Return the spaces that a player was made for, as far as it says so."""
+    """Return the spaces of a player, as far as they are known."""
     return getattr(player, "observation_space", None), getattr(player, "action_space", None)
 
 
 def check_spaces(made_for: Spaces, name: str, found: Spaces, place: str, advice: str = _OTHER_PLAYER) -> None:
-    """Refuse what was made for other spaces than it is to play with; only bounds of observations may differ.
+    """Check that a player's spaces match those of the game; only bounds of observations may differ.
 
     Args:
-        made_for: Its spaces.
-        name: What it is.
-        found: Of one sub-environment, or of one player of a game.
+        made_for: Spaces of the player.
+        name: Description of the player, for the message.
+        found: Spaces of one sub-environment, or of one player of a game.
         place: Side of these players.
-        advice: What to do.
+        advice: Advice of the message.
 
     Raises:
-        InvalidArgument: They differ; the message names all of them.
+        InvalidArgument: The spaces differ.
     """
     forms = [(_form_of(seen), _form_of(done, has_bounds=True)) for seen, done in (made_for, found)]
     for given, one, other in zip(made_for, *forms, strict=True):
@@ -248,7 +248,7 @@ def check_spaces(made_for: Spaces, name: str, found: Spaces, place: str, advice:
 
 
 def _form_of(space: Any, *, has_bounds: bool = False) -> Any:
-    """Return what an agent depends on."""
+    """Return the parts of a space on which an agent depends."""
     if isinstance(space, gym.spaces.Box) and not has_bounds:
         return space.shape, space.dtype == np.uint8
     if isinstance(space, gym.spaces.Discrete):

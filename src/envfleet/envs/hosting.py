@@ -1,4 +1,4 @@
-"""Interface of an environment to the service that hosts it, beyond Gymnasium's."""
+"""Interface between an environment and the service that hosts it, in addition to Gymnasium's."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 
 _MOST_NUMBERS = 32
-"""Observations with more numbers are not drawn."""
+"""Maximum number of elements of observations that are plotted."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeProtocol:
     """Decisions of the episode protocol in an environment where one decision spans several steps.
 
-    The environment's infos have `num_rows`, the rows of an observation that a decision has filled, and `reason`, a key
-    of `reasons` once the episode has ended by itself, else 0; `reason` is an attribute of sub-environments, too.
+    The environment's infos have `num_rows`, the number of valid rows of an observation, and `reason`, a key of
+    `reasons` once the episode has ended by itself, else 0; `reason` is also an attribute of sub-environments.
 
     Attributes:
         names: Names of the environment for clients, in addition to its id.
-        option: Option of the environment for the most steps of a decision.
-        span: Parameter of the kernel for how many of them there are, and the name of that number in stored events.
-        longest: Value of `option`.
+        option: Option of the environment for the maximum number of steps per decision.
+        span: Parameter of the kernel for the number of steps per decision; also its name in stored events.
+        longest: Maximum of `option`.
         actions: Names of the actions, in order.
-        reasons: Why episodes end.
+        reasons: Reasons of the end of an episode, by number.
     """
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class EpisodeProtocol:
         """Check an action.
 
         Raises:
-            InvalidArgument: It is unknown.
+            InvalidArgument: The action does not exist.
         """
         if not 0 <= action < len(self.actions):
             known = ", ".join(f"{number} ({name})" for number, name in enumerate(self.actions))
@@ -52,7 +52,7 @@ class EpisodeProtocol:
 
 
 class Line(NamedTuple):
-    """Something that was measured over an episode: values `(points,)`."""
+    """Line of a plot: values over an episode, `(points,)`."""
 
     title: str
     values: NDArray[Any]
@@ -60,7 +60,7 @@ class Line(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something that happened at a point of the x axis; the tone is `"good"`, `"bad"` or `"warn"`."""
+    """Event at a point of the x axis; the tone is `"good"`, `"bad"` or `"warn"`."""
 
     at: float
     word: str
@@ -68,13 +68,13 @@ class Mark(NamedTuple):
 
 
 class Portrait(NamedTuple):
-    """An episode in lines, to be drawn.
+    """Plot of an episode.
 
     Attributes:
-        lines: Over the axis' unit, from 1.
-        ends: Where each step ends on that axis, `(steps,)`.
-        marks: What happened.
-        text: The same in words.
+        lines: Lines over the x axis, which starts at 1.
+        ends: End of each step on the x axis, `(steps,)`.
+        marks: Events.
+        text: Description of the events.
     """
 
     lines: Sequence[Line]
@@ -84,17 +84,17 @@ class Portrait(NamedTuple):
 
 
 class EpisodeNotes(Protocol):
-    """Notes an episode."""
+    """Recorder of an episode for its plot."""
 
     def add(self, observation: Any, action: Any, reward: float, *, info: Mapping[str, Any]) -> None:
         """Add a step: its action and its result."""
 
     def portrait(self) -> Portrait:
-        """Return what was noted."""
+        """Return the plot of the recorded episode."""
 
 
 class PlainLog:
-    """Notes observations of few numbers, and actions that are whole numbers."""
+    """Recorder of small observations and of integer actions."""
 
     def __init__(self) -> None:
         self.observations: list[NDArray[Any]] = []
@@ -110,7 +110,7 @@ class PlainLog:
             self.actions.append(int(action))
 
     def portrait(self) -> Portrait:
-        """Return what was noted."""
+        """Return the plot of the recorded episode."""
         columns = np.stack(self.observations, axis=1) if self.observations else ()
         lines = [Line(f"observation[{k}]", column) for k, column in enumerate(columns)]
         if self.actions:
@@ -119,12 +119,12 @@ class PlainLog:
 
 
 class CountedStep(NamedTuple):
-    """A step of some sub-environments, to be counted.
+    """Step of some sub-environments, for the counters.
 
     Attributes:
         rows: Rows that stepped, `(K,)`.
-        actions: Theirs.
-        infos: Theirs, in Gymnasium's form.
+        actions: Their actions.
+        infos: Their infos, in Gymnasium's form.
         counted: True where the step counts, `(K,)`.
         ended: True where the step ended the episode, `(K,)`.
     """
@@ -137,19 +137,18 @@ class CountedStep(NamedTuple):
 
 
 class Hosting:
-    """Defaults for any environment; an environment that knows more overrides them in a subclass.
+    """Default settings for any environment; an environment overrides them in a subclass.
 
     Attributes:
-        limits: Arguments that participants may give: of a whole number the most, `None` for a bool.
+        limits: Arguments that participants may pass: the maximum of an integer, `None` for a bool.
         readable: Attributes that participants may read.
-        warm_options: Options of a kernel's fleets that are made once as a service starts, so that they are compiled.
-        columns: What is counted of running episodes, with the dtype of each.
-        unit: What the length of an episode is counted in: one of `columns`, or steps.
-        glance: Titles of the plotted lines that a participant sees first; if empty, the plot is drawn
-            only where it is asked for.
-        abandon_penalty: Reward taken from an abandoned episode in scores, at least what leaving it early could save:
-            0 where rewards are never negative. `None` if unknown; then the host decides.
-        episodes: How the episode protocol is spoken of it; `None` if it is not.
+        warm_options: Options of kernel fleets that are compiled when a service starts.
+        columns: Counters of running episodes, with their dtypes.
+        unit: Unit of the length of an episode: one of `columns`, or steps.
+        glance: Titles of the lines that are shown first; if empty, a plot is shown only on request.
+        abandon_penalty: Penalty for an abandoned episode in scores, at least the gain of leaving it early: 0 if rewards
+            are never negative. `None` if unknown; then the host sets it.
+        episodes: Settings of the episode protocol; `None` if it is not supported.
     """
 
     limits: ClassVar[Mapping[str, int | None]] = {}
@@ -162,28 +161,28 @@ class Hosting:
     episodes: ClassVar[EpisodeProtocol | None] = None
 
     def make(self, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]) -> Any:
-        """Make a fleet in a way of the environment's own; `None` for the usual way."""
+        """Return a fleet made in a special way; `None` for the default way."""
         return None
 
     def count(self, columns: Mapping[str, NDArray[Any]], step: CountedStep) -> NDArray[Any] | None:
-        """Count a step of some sub-environments.
+        """Update the counters by a step of some sub-environments.
 
         Args:
-            columns: To write to, `(num_envs,)` each.
+            columns: Counters to update, `(num_envs,)` each.
             step: Result of the step.
 
         Returns:
-            Why it ended, an entry for each of `step.rows`; `None` if that is not known.
+            Reason of the end for each of `step.rows`; `None` if it is unknown.
         """
         return None
 
     def details(self, columns: Mapping[str, NDArray[Any]], row: int, reason: Any) -> dict[str, Any]:
-        """Return what is stored of an ended episode in addition to its return and length.
+        """Return the details to store for an ended episode, in addition to its return and length.
 
         Args:
-            columns: As `count` wrote them.
+            columns: Counters, updated by `count`.
             row: Row of the environment.
-            reason: Its entry of what `count` returned; `None` if it was abandoned.
+            reason: Its entry in the result of `count`; `None` if it was abandoned.
         """
         return {}
 
@@ -192,12 +191,12 @@ class Hosting:
 
         Args:
             outcome: `"terminated"`, `"truncated"` or `"abandoned"`.
-            details: What is stored of it.
+            details: Stored details.
         """
         return outcome, "dull"
 
     def metrics(self, episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Return what the episode protocol reports of stored episodes (at least one) beyond their rewards.
+        """Return metrics of stored episodes (at least one) for the episode protocol, in addition to rewards.
 
         Args:
             episodes: `length` and `details` of each.
@@ -205,5 +204,5 @@ class Hosting:
         return {}
 
     def log(self) -> EpisodeNotes:
-        """Return what notes an episode for its portrait."""
+        """Return a new recorder of an episode."""
         return PlainLog()

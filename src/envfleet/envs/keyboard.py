@@ -1,4 +1,4 @@
-"""A visible window and a human at its keyboard, for any environment with `get_keys_to_action`."""
+"""Keyboard control in a visible window, for any environment with `get_keys_to_action`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_pygame() -> Any:
     """Import pygame.
 
     Raises:
-        MissingDependency: It is not installed.
+        MissingDependency: pygame is not installed.
     """
     try:
         import pygame
@@ -30,10 +30,10 @@ def load_pygame() -> Any:
 
 
 def require_display() -> None:
-    """Check that a window would be visible: without a display SDL draws to an invisible one and reports nothing.
+    """Check that a window would be visible; without a display SDL silently draws to an invisible one.
 
     Raises:
-        InvalidArgument: No display, and no variable of SDL selects an invisible driver.
+        InvalidArgument: There is no display, and no SDL variable selects an invisible driver.
     """
     pygame = load_pygame()
     is_open = pygame.display.get_init()
@@ -57,7 +57,7 @@ def no_window(why: object) -> InvalidArgument:
 
 
 def pressed_keys(keys: Iterable[int]) -> list[int]:
-    """Return those keys, given by pygame's codes, that are pressed in the window, in the given order.
+    """Return the keys (pygame's codes) that are pressed in the window, in the given order.
 
     Raises:
         InvalidArgument: The window is not open yet, or there is no display.
@@ -75,22 +75,22 @@ def pressed_keys(keys: Iterable[int]) -> list[int]:
 
 
 class Keyboard:
-    """Acts by the keys that are pressed in a pygame window.
+    """Player that acts by the keys pressed in a pygame window.
 
     Args:
-        env: The environment that is played in. As in Gymnasium, its `get_keys_to_action()` returns actions by keys:
-            pygame's codes, a letter, or a tuple of those; `()` stands for no key.
-        name: Of the environment, for the error.
+        env: Environment of the game. As in Gymnasium, its `get_keys_to_action()` returns actions by keys: pygame's
+            codes, a letter, or a tuple of those; `()` is no key.
+        name: Name of the environment, for the error.
 
     Raises:
-        InvalidArgument: It does not say which keys mean what.
+        InvalidArgument: The environment does not define keys.
     """
 
     def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
         if not env.has_wrapper_attr("get_keys_to_action"):
             raise InvalidArgument(
-                f"{name} does not say which keys mean what: give its environment a method get_keys_to_action() "
-                "that returns a dict from keys to actions"
+                f"{name} does not define keys: give its environment a method get_keys_to_action() that returns a "
+                "dict from keys to actions"
             )
         self._actions = {_codes(key): action for key, action in env.get_wrapper_attr("get_keys_to_action")().items()}
         self._known = frozenset[int]().union(*self._actions)
@@ -100,7 +100,7 @@ class Keyboard:
             )
 
     def act(self, observation: Any) -> Any:
-        """Return the action of the keys that are pressed; that of no key where they mean nothing together.
+        """Return the action of the pressed keys; that of no key if the combination has no action.
 
         Raises:
             InvalidArgument: The window is not open yet, or there is no display.

@@ -160,7 +160,7 @@ def test_an_agent_of_another_environment_is_told_of_the_option(command: str, tmp
     PPO(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), seed=1).save(agent)
     result = invoke(command, str(agent), *film)
     assert "cart has observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(2), a" in flat(result.output)
-    assert "say what this one plays (`env=`, `match=`, on the command line --env)" in flat(result.output)
+    assert "pass the environment of this one (`env=`, `match=`, on the command line --env)" in flat(result.output)
     result = invoke(command, str(agent), "--env", "Pendulum-v1", *film)
     assert result.exit_code == 2
     assert "has observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(2), the" in flat(result.output)

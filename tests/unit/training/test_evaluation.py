@@ -137,7 +137,7 @@ def test_an_agent_with_other_spaces_is_refused_with_both(env: str, found: str) -
     assert str(caught.value) == (
         "the agent has observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(3), the environment has "
         f"observations {place.observation_space} and actions {place.action_space}, expected the same: pass one that "
-        "was trained there, or say what this one plays (`env=`, `match=`, on the command line --env)"
+        "was trained there, or pass the environment of this one (`env=`, `match=`, on the command line --env)"
     )
 
 

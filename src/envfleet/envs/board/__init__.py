@@ -1,4 +1,4 @@
-"""Board games of pgx (S. Koyamada and others) as kernels, with masks of the actions that are legal."""
+"""Board games of pgx (S. Koyamada and others) as kernels, with masks of legal actions."""
 
 from envfleet.envs.board.connect_four import ConnectFour, ConnectFourOne
 from envfleet.envs.board.masked import MaskedConnectFourOne, MaskedPlay2048

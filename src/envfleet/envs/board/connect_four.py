@@ -21,14 +21,14 @@ _DISC_COLORS = (AGENT_COLOR, COLORS[2])
 class ConnectFour(Kernel):
     """Two-player Connect Four with the rules of pgx 2.6.0.
 
-    Action: the column into which the player to move, `player` of the infos (0 or 1), drops a disc; player one begins.
-    `action_mask` in the infos marks the columns with room. Rewards are player one's, 1 for a win and -1 for a loss;
-    those of player two are in the infos as `reward_two`. Terminated with four discs in a row, or on a full board.
+    Action: the column into which the current player, `player` in the infos (0 or 1), drops a disc; player one begins.
+    `action_mask` in the infos marks the columns that are not full. The reward is that of player one, 1 for a win and -1
+    for a loss; `reward_two` in the infos is that of player two. Terminated by four discs in a row or a full board.
 
     A player that chooses a full column loses, and the board stays as it is. On the last step of a game, all columns are
     in the mask.
 
-    Observation: bool `(6, 7, 2)`, row 0 at the top: discs of the player to move, and of the other.
+    Observation: bool `(6, 7, 2)`, row 0 at the top: discs of the current player, and of the other one.
     """
 
     observation_space: ClassVar[spaces.Box] = spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.bool_)  # type: ignore[arg-type]  # as it may be
@@ -37,7 +37,7 @@ class ConnectFour(Kernel):
     info_fields: ClassVar[tuple[str, ...]] = ("action_mask", "player", "reward_two")
 
     class State(Kernel.State):
-        """The board, 0 or the number of a disc's player, 1 or 2; and the player to move, 0 or 1."""
+        """The board, 0 or the number of a disc's player, 1 or 2; and the current player, 0 or 1."""
 
         cells: NDArray[np.uint8] = array((ROWS, COLUMNS), np.uint8)
         action_mask: NDArray[np.int8] = array(COLUMNS, np.int8)
@@ -59,7 +59,7 @@ class ConnectFour(Kernel):
 
     @staticmethod
     def observe(state: State, out: NDArray[np.bool_]) -> None:
-        """Write the discs as the player to move sees them."""
+        """Write the discs from the view of the current player."""
         _see(state, out, state.player)
 
     @staticmethod
@@ -72,15 +72,15 @@ class ConnectFour(Kernel):
 
 
 class ConnectFourOne(ConnectFour):
-    """`ConnectFour` for one agent: the other player takes any column that has room, each equally likely.
+    """`ConnectFour` for one agent against a player that chooses a legal column at random.
 
-    Observation and reward are the agent's; a step ends after the other player's move.
+    Observation and reward are those of the agent; a step ends after the other player's move.
     """
 
     info_fields = ("action_mask",)
 
     class State(ConnectFour.State):
-        """As of `ConnectFour`, and which player is the agent."""
+        """State of `ConnectFour`, and the agent's player."""
 
         agent: int
 
@@ -95,12 +95,12 @@ class ConnectFourOne(ConnectFour):
         starters = values.get("starter", np.zeros(1))
         if not np.isin(starters, (0, 1, 2)).all():
             raise InvalidArgument(
-                f"starter is {starters.tolist()}, expected 0 to 2: 1 is the agent, 2 the other, 0 either"
+                f"starter is {starters.tolist()}, expected 0 to 2: 1 is the agent, 2 the opponent, 0 a random player"
             )
 
     @staticmethod
     def reset(state: Any, rng: np.random.Generator, params: Any) -> None:
-        """Clear the board, and let the other player begin if it is its turn."""
+        """Clear the board; if the opponent begins, make its first move."""
         _clear(state)
         is_first = params.starter == 1
         if params.starter == 0:
@@ -111,7 +111,7 @@ class ConnectFourOne(ConnectFour):
 
     @staticmethod
     def step(state: Any, action: int, rng: np.random.Generator, params: Any) -> tuple[float, bool]:
-        """Drop a disc, and the other player's."""
+        """Drop the agent's disc, then the opponent's."""
         reward, terminated = _move(state, action)
         if not terminated:
             lost, terminated = _move(state, _draw_column(state, rng))
@@ -120,7 +120,7 @@ class ConnectFourOne(ConnectFour):
 
     @staticmethod
     def observe(state: Any, out: NDArray[np.bool_]) -> None:
-        """Write the discs as the agent sees them."""
+        """Write the discs from the view of the agent."""
         _see(state, out, state.agent)
 
 
@@ -132,7 +132,7 @@ def _clear(state: Any) -> None:
 
 
 def _move(state: Any, column: int) -> tuple[float, bool]:
-    """Drop the disc of the player to move; returns that player's reward, and whether the game is over."""
+    """Drop the disc of the current player; return that player's reward, and whether the game is over."""
     disc = state.player + 1
     state.player = 1 - state.player
     reward, is_over = -1.0, True
@@ -151,7 +151,7 @@ def _move(state: Any, column: int) -> tuple[float, bool]:
 
 
 def _has_four(cells: NDArray[np.uint8], row: int, column: int) -> bool:
-    """Return whether the disc at a place is one of four in a row."""
+    """Return whether the disc in a cell is one of four in a row."""
     disc = cells[row, column]
     for down, right in _DIRECTIONS:
         count = 1
@@ -166,7 +166,7 @@ def _has_four(cells: NDArray[np.uint8], row: int, column: int) -> bool:
 
 
 def _draw_column(state: Any, rng: np.random.Generator) -> int:
-    """Draw one of the columns that have room."""
+    """Draw one of the columns that are not full."""
     rank: Any = rng.integers(0, int(state.action_mask.sum()))
     column = 0
     while rank > 0 or state.action_mask[column] == 0:

@@ -1,4 +1,4 @@
-"""Board games that show their mask of actions in observations, too, for agents, which heed it there."""
+"""Board games with the action mask in observations, where agents use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envfleet.envs.board.play_2048 import Play2048
 
 
 class MaskedConnectFourOne(ConnectFourOne):
-    """`ConnectFourOne`; an observation is a Dict of that one's in int8, `observation`, and `action_mask`."""
+    """`ConnectFourOne` with Dict observations: `observation` (int8) and `action_mask`."""
 
     observation_space = spaces.Dict(  # type: ignore[assignment]  # another, indeed
         observation=spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.int8), action_mask=spaces.MultiBinary(COLUMNS)
@@ -26,7 +26,7 @@ class MaskedConnectFourOne(ConnectFourOne):
 
 
 class MaskedPlay2048(Play2048):
-    """`Play2048`; an observation is a Dict of that one's in int8, `observation`, and `action_mask`."""
+    """`Play2048` with Dict observations: `observation` (int8) and `action_mask`."""
 
     observation_space = spaces.Dict(  # type: ignore[assignment]  # another, indeed
         observation=spaces.Box(0, 1, Play2048.observation_space.shape, np.int8), action_mask=spaces.MultiBinary(4)

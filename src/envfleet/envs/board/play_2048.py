@@ -22,8 +22,8 @@ class Play2048(Kernel):
     """The game 2048 by the rules of pgx 2.6.0.
 
     Actions: 0 slides left, 1 up, 2 right, 3 down; then a 2 appears on one of the empty cells, or a 4, one time in ten.
-    Those that move a tile are `action_mask` of the infos. Reward: the sum of the tiles made by merging. Terminated when
-    no action moves a tile.
+    `action_mask` in the infos marks actions that move a tile. Reward: the sum of the tiles made by merging. Terminated
+    when no action moves a tile.
 
     An action that moves no tile ends the game with reward -1, and the board stays as it is. On the last step of a game,
     all actions are in the mask.
@@ -74,13 +74,13 @@ class Play2048(Kernel):
 
     @staticmethod
     def render(state: State, params: Kernel.Params) -> NDArray[Any]:
-        """Draw the board, `(128, 128, 3)`: the larger a tile, the darker, to black-red from 2048 on."""
+        """Draw the board, `(128, 128, 3)`; larger tiles are darker, up to 2048."""
         shade = np.minimum(state.cells.reshape(4, 4, 1) / 11, 1)
         return draw_cells((COLORS[0] + shade * (np.array(_DARKEST) - COLORS[0])).astype(np.uint8))
 
 
 def _slide(cells: NDArray[np.uint8], first: int, along: int) -> int:
-    """Slide one line towards its first cell, merging each tile at most once; returns the sum of the tiles made."""
+    """Slide one line towards its first cell, merging each tile at most once; return the sum of merged tiles."""
     made = 0
     free, last = first, 0  # the cell where the next tile stops, and the tile before it if that may merge
     for k in range(4):
@@ -100,7 +100,7 @@ def _slide(cells: NDArray[np.uint8], first: int, along: int) -> int:
 
 
 def _find_moves(state: Any) -> int:
-    """Write which actions move a tile; returns how many."""
+    """Write the mask of actions that move a tile; return their number."""
     num_moves = 0
     for action in range(4):
         first, aside, along = _SPAN[action]

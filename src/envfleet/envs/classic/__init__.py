@@ -1,1 +1,1 @@
-"""Gymnasium's classic control environments as kernels, as equal to the originals as docs/kernels.md says."""
+"""Gymnasium's classic control environments as kernels; docs/kernels.md says how closely they match."""

@@ -1,4 +1,4 @@
-"""Acrobot: swing the tip of two hanging links above a line by a torque at the joint between them."""
+"""Acrobot: swing the tip of two hanging links above a line, by a torque at the joint between them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Acrobot(Kernel):
 
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
-        """Begin hanging, nearly at rest; Gymnasium rounds what it draws to float32."""
+        """Begin hanging, nearly at rest; as in Gymnasium, draws are rounded to float32."""
         state.theta1 = single(rng.uniform(params.start_low, params.start_high))
         state.theta2 = single(rng.uniform(params.start_low, params.start_high))
         state.dtheta1 = single(rng.uniform(params.start_low, params.start_high))
@@ -116,11 +116,11 @@ class Acrobot(Kernel):
 def _accelerate(
     theta1: float, theta2: float, dtheta1: float, dtheta2: float, torque: float, params: Any
 ) -> tuple[float, float]:
-    """Angular accelerations (rad/s²), to the last bit those of Gymnasium.
+    """Return angular accelerations (rad/s²), bit for bit equal to Gymnasium's.
 
-    The motion is chaotic: with sines and cosines that are right but for the last bit, one episode in five departs from
-    Gymnasium's by more than 1e-5 when actions are held for some steps. So they are the C library's here, and squares
-    are its `pow`, as NumPy's of scalars are; the price is a loop that is not vectorised.
+    The motion is chaotic: if sines and cosines differ in the last bit, one episode in five deviates from Gymnasium's by
+    more than 1e-5 when actions are held for some steps. So the C library's functions are used, and its `pow` for
+    squares as NumPy does for scalars; therefore the loop is not vectorized.
     """
     # x * x differs from pow(x, 2.0) for one number in a thousand. Of a constant 2.0 the compiler would make x * x.
     two = 2.0 + 0.0 * params.dt

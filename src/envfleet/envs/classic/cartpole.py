@@ -21,7 +21,7 @@ class CartPole(Kernel):
     """Gymnasium's CartPole-v1 as a kernel: the same spaces, draws, rewards and ends.
 
     Observation: position (m), velocity (m/s), angle from the vertical (rad), angular velocity (rad/s).
-    Actions: 0 pushes left, 1 right. Reward 1 a step. Terminated when the cart or the pole is past its limit.
+    Actions: 0 pushes left, 1 right. Reward 1 per step. Terminated when the cart or the pole exceeds its limit.
 
     Source: A. Barto, R. Sutton, C. Anderson, "Neuronlike Adaptive Elements That Can Solve Difficult Learning Control
     Problems" (1983), with the corrected equations of R. Florian (2007).
@@ -57,7 +57,7 @@ class CartPole(Kernel):
 
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
-        """Begin near the upright rest."""
+        """Begin nearly upright and at rest."""
         state.x = rng.uniform(params.start_low, params.start_high)
         state.x_dot = rng.uniform(params.start_low, params.start_high)
         state.theta = rng.uniform(params.start_low, params.start_high)

@@ -20,7 +20,8 @@ _HIGH = np.array([0.6, 0.07], np.float32)
 class MountainCar(Kernel):
     """Gymnasium's MountainCar-v0 as a kernel: the same spaces, draws, rewards and ends.
 
-    Observation: position and velocity. Actions: 0 accelerates left, 1 not at all, 2 right. Reward -1 a step. Terminated
+    Observation: position and velocity. Actions: 0 accelerates left, 1 not at all, 2 right. Reward -1 per step.
+        Terminated
     at the flag.
 
     Source: A. Moore, "Efficient Memory-based Learning for Robot Control" (1990).

@@ -19,7 +19,7 @@ class MountainCarContinuous(MountainCar):
     """Gymnasium's MountainCarContinuous-v0 as a kernel: the same spaces, draws, rewards and ends.
 
     Observation: position and velocity. Action: force, clipped to ±1. Reward: 100 at the flag, where the episode is
-    terminated, less a tenth of the squared action every step.
+    terminated, minus a tenth of the squared action in every step.
     """
 
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)  # type: ignore[assignment]  # another, indeed

@@ -49,14 +49,14 @@ class Pendulum(Kernel):
 
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
-        """Begin anywhere, slowly."""
+        """Begin at any angle with a low velocity."""
         state.theta = rng.uniform(-params.x_init, params.x_init)
         state.theta_dot = rng.uniform(-params.y_init, params.y_init)
         state.torque = np.float32(0.0)
 
     @staticmethod
     def step(state: State, action: NDArray[np.float32], rng: np.random.Generator, params: Params) -> tuple[float, bool]:
-        """Move by one semi-implicit Euler step; what has the torque in it is float32 in Gymnasium."""
+        """Move by one semi-implicit Euler step; as in Gymnasium, terms with the torque are float32."""
         torque = clip(np.float64(action[0]), -single(params.max_torque), single(params.max_torque))
         angle = wrap_angle(state.theta)
         effort = single(single(0.001) * single(torque * torque))

@@ -1,4 +1,4 @@
-"""Scalar arithmetic of the classic environments, without branches, so that loops over it vectorise."""
+"""Scalar arithmetic of the classic environments, without branches, so that loops over it vectorize."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def single(value: float) -> float:
 
 
 def wrap_angle(angle: float) -> float:
-    """Bring an angle in radians to [-π, π] by whole turns; |angle| must be below 1e15."""
+    """Return an angle in radians wrapped to [-π, π]; |angle| must be below 1e15."""
     turns = (angle * (1.0 / _TURN) + _WHOLE) - _WHOLE
     return angle - turns * _TURN

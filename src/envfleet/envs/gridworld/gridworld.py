@@ -1,4 +1,4 @@
-"""Grid worlds: walk to the goal, around walls and lava, through a layout that is new in every episode."""
+"""Grid worlds: walk to the goal, around walls and lava, in a layout that is drawn in every episode."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ GOAL: Final = 3
 
 
 class GridWorld(Kernel):
-    """Walk over a grid of 8 × 8 cells; observed as one plane of zeros and ones for each kind of thing.
+    """Walk over a grid of 8 × 8 cells, observed as one plane of zeros and ones per kind of object.
 
     Actions: 0 up, 1 right, 2 down, 3 left; walls and the edge stop the agent. Terminated on the goal and in lava. Every
-    layout can be solved. Without walls and lava the best return is `goal_reward + (d - 1) * step_reward` for a goal
+    layout is solvable. Without walls and lava the best return is `goal_reward + (d - 1) * step_reward` for a goal
     that is d rows and columns away.
 
     Observation: uint8 `(height, width, 4)`, planes agent, goal, walls, lava.
 
-    A world of another size is a subclass with other shapes; the functions read them:
+    For a world of another size, subclass it with other shapes:
 
         >>> class LargeGridWorld(GridWorld):
         ...     observation_space = spaces.Box(0, 1, (16, 24, 4), np.uint8)
@@ -98,23 +98,23 @@ class GridWorld(Kernel):
 
     @staticmethod
     def render(state: State, params: Params) -> NDArray[Any]:
-        """Draw the world from above, 32 pixels a cell."""
+        """Draw the world from above, 32 pixels per cell."""
         frame = draw_cells(np.array(COLORS, np.uint8)[state.cells])
         draw_disc(frame, int(state.row), int(state.column), AGENT_COLOR)
         return frame
 
 
 class GridWorldPixels(GridWorld):
-    """The same world, observed as an image: 8 × 8 pixels a cell, in the colours of the frames.
+    """`GridWorld` observed as an image: 8 × 8 pixels per cell, in the colors of rendered frames.
 
-    Observation: uint8 `(64, 64, 3)`. A subclass may choose any image whose sides are multiples of the grid's.
+    Observation: uint8 `(64, 64, 3)`. A subclass may choose any image size that is a multiple of the grid's.
     """
 
     observation_space: ClassVar[spaces.Box] = spaces.Box(0, 255, (64, 64, 3), np.uint8)
 
     @staticmethod
     def observe(state: GridWorld.State, out: NDArray[np.uint8]) -> None:
-        """Write the image: of each row of cells one line of pixels, and the lines below it as copies."""
+        """Write the image: one line of pixels for each row of cells, and the lines below as copies."""
         height, width = state.cells.shape
         tall, wide, line_bytes = out.shape[0] // height, out.shape[1] // width, out.shape[1] * 3
         flat = out.flat
@@ -144,13 +144,13 @@ def lay_out(
 ) -> None:
     """Fill the cells.
 
-    A way from start to goal by a third, random cell is kept free, so that every layout can be solved; in all others lie
-    wall, lava or floor, each cell independently.
+    A path from start to goal through a third, random cell is kept free, so that every layout is solvable; every other
+    cell is independently a wall, lava or floor.
 
     Args:
-        cells: uint8 `(height, width)`, written.
-        rng: Draws once per cell, and once per step of the way.
-        start: Where the agent begins, row × width + column.
+        cells: Cells to fill, uint8 `(height, width)`.
+        rng: Generator; draws once per cell, and once per step of the path.
+        start: Start cell of the agent, row × width + column.
         goal: Goal cell `(row, column)`, different from the start.
         wall_fraction: Probability of a wall.
         lava_fraction: Probability of lava.
@@ -168,7 +168,7 @@ def lay_out(
 
 
 def _clear_way(cells: NDArray[np.uint8], rng: np.random.Generator, start: int, end: Any) -> None:
-    """Make floor of a random staircase between two cells, ends included; all staircases are equally likely."""
+    """Make a random staircase between two cells free, including its ends; all staircases are equally likely."""
     width = cells.shape[1]
     row, column = start // width, start % width
     rows, columns = end // width - row, end % width - column

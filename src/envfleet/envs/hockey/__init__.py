@@ -1,6 +1,6 @@
 """Two-player air hockey. Importing this registers `Hockey-v0` and `Hockey-One-v0` with Gymnasium.
 
-Nothing here imports Box2D or pygame before a game begins or is drawn.
+Box2D and pygame are imported only when a game begins or is drawn.
 """
 
 import gymnasium

@@ -1,4 +1,4 @@
-"""The public hockey environment's own interface, quirks included: for code and agents that were written for it."""
+"""Interface of the public hockey environment, including its quirks, for existing code and agents."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ class HockeyGame(Game):
     fixed = ("keep_mode",)
 
     def __init__(self) -> None:
-        """All of it is known beforehand."""
+        """Create the game; all its properties are constants."""
 
     @property
     def engines(self) -> Mapping[str, str]:
-        """Return the compiled one and Box2D's, which play the same games to the last bit."""
+        """Return the compiled game and that on Box2D, which are equal bit for bit."""
         return {"compiled": "envfleet/Hockey-v0", "box2d": "envfleet/Hockey-Two-Box2D-v0"}
 
     def check(self, settings: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class HockeyGame(Game):
             if name not in self.defaults:
                 raise InvalidArgument(
                     f"has {name!r} in kwargs, where hockey accepts {' and '.join(self.defaults)}: mode and mixture "
-                    "stand next to kwargs, and the opponent section sets the players"
+                    "are keys next to kwargs, and the opponent section sets the players"
                 )
             if name == "keep_mode" and not isinstance(value, bool):
                 raise InvalidArgument(f"has keep_mode={value!r} in kwargs, expected true or false")
@@ -77,11 +77,11 @@ class HockeyGame(Game):
         return {"mode": int(Mode[mode]), **settings}
 
     def deal(self, scripts: tuple[int, int], starter: int) -> dict[str, Any]:
-        """Return both controllers and the player that starts with the puck."""
+        """Return the controllers of both players, and the player that starts with the puck."""
         return {"params": {"starter": starter, "player_one": scripts[0], "player_two": scripts[1]}}
 
     def default_side(self, mode: str) -> str:
-        """Both in turns; in the training modes the left, which is the side that shoots or defends."""
+        """Return both sides in turn; in the training modes the left one, which shoots or defends."""
         return "both" if mode == Mode.NORMAL.name else self.sides[0]
 
     def action_table(self, fineness: int, combined: bool, settings: Mapping[str, Any]) -> NDArray[Any]:
@@ -90,7 +90,7 @@ class HockeyGame(Game):
         return np.pad(table, ((0, 0), (0, c.ACTION_SIZE - table.shape[1])))  # without keep_mode players cannot shoot
 
     def open(self, mode: str, settings: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
-        """Make the game on Box2D, in a window or for pictures."""
+        """Make the game on Box2D, for a window or for frames."""
         from envfleet.envs.hockey.two_player import HockeyTwoEnv
         from envfleet.envs.keyboard import require_display
 

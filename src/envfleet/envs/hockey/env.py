@@ -35,8 +35,8 @@ class Quirks:
             same seed gives a mirrored game every other time.
         order_alternates: Contacts are solved in another order after every second reset, so that the last bits of a game
             depend on how many were played before.
-        public_spaces: Observations are float64 while the space says float32, the space says 18 numbers without keep
-            mode, too, when there are 16, and the discrete action space leaves shooting out.
+        public_spaces: Observations are float64 in a float32 space; without keep mode the space has 18 numbers although
+            there are 16; and the discrete action space lacks shooting.
     """
 
     holds_survive_reset: bool = False
@@ -53,28 +53,28 @@ PUBLIC_QUIRKS = Quirks(**{quirk.name: True for quirk in dataclasses.fields(Quirk
 class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     """Air hockey for two players: a Box2D game that behaves like the public hockey environment.
 
-    Player one has the left goal and the reward that `step` returns. Player two sees the field rotated by 180 degrees,
-    so that a policy plays on either side; its view of what `step` returns is to be had from `obs_agent_two`,
-    `get_info_agent_two` and `get_reward_agent_two`.
+    Player one has the left goal; `step` returns its observation and reward. Player two sees the field rotated by 180
+    degrees, so that a policy can play on either side; `obs_agent_two`, `get_info_agent_two` and `get_reward_agent_two`
+    return its observation, info and reward.
 
-    Observations are 18 numbers, float32: x, y (from the center), angle, velocity x and y, angular velocity of one's own
-    racket; the same of the opponent's; x, y, velocity x and y of the puck; for how many more steps one can hold the
-    puck, and for how many the opponent can. The last two are missing without `keep_mode`.
+    Observations are 18 numbers, float32: x, y (from the center), angle, velocity x and y, angular velocity of the
+    player's racket; the same for the opponent's racket; x, y, velocity x and y of the puck; and the number of steps for
+    which the player, and the opponent, can still hold the puck. The last two are missing without `keep_mode`.
 
-    Actions are player one's, then player two's, each in [-1, 1] and clipped to it: force x, force y, torque and, in
+    An action consists of those of player one and player two, each clipped to [-1, 1]: force x, force y, torque and, in
     `keep_mode`, shoot (above 0.5).
 
-    A game ends with a goal (`terminated`, and 10 or -10), or with the time limit (`truncated`): 250 steps, 80 in the
-    training modes, and one more.
+    A game ends with a goal (`terminated`, reward 10 or -10), or at the time limit (`truncated`): one step after 250
+    steps, 80 in the training modes.
 
     Args:
         keep_mode: True if rackets catch and hold the puck.
         mode: `NORMAL`, `TRAIN_SHOOTING` or `TRAIN_DEFENSE`; a `Mode`, its name or its number.
         render_mode: `"rgb_array"`, `"human"` or `None`.
-        quirks: Which ways of the public environment to keep; none by default.
+        quirks: Behaviors of the public environment to enable; none by default.
 
     Attributes:
-        discrete_action_space: The numbers that `discrete_to_continuous_action` takes.
+        discrete_action_space: Space of the arguments of `discrete_to_continuous_action`.
 
     Raises:
         InvalidArgument: The mode or the render mode is unknown.
@@ -113,7 +113,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
     @property
     def num_actions(self) -> int:
-        """Numbers in one player's action."""
+        """Number of elements of one player's action."""
         return 4 if self.keep_mode else 3
 
     @property
@@ -137,7 +137,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
     @property
     def max_timesteps(self) -> int:
-        """The time limit of this game; the step after it is the last."""
+        """Time limit of this game in steps; the step after it is the last."""
         return self._game.limit
 
     def reset(
@@ -150,14 +150,14 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         """Begin a game.
 
         Args:
-            one_starting: True if player one gets the puck in `NORMAL`. By default players take turns, and player two
+            one_starting: True if player one gets the puck in `NORMAL`. By default players alternate, and player two
                 begins after a seeded reset.
-            mode: What is played from now on; as before by default.
-            seed: For where things are placed; without one the generator continues.
-            options: `one_starting` and `mode` can be given here as well, where only Gymnasium's arguments get through.
+            mode: New mode; by default the current one.
+            seed: Seed of the generator of start positions; without a seed the generator continues.
+            options: Dict with `one_starting` or `mode`, for callers that pass Gymnasium's arguments only.
 
         Returns:
-            Player one's observation and info.
+            Observation and info of player one.
 
         Raises:
             InvalidArgument: An option or a mode is unknown.
@@ -168,7 +168,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         super().reset(seed=seed)
         unknown = set(options or {}) - _OPTIONS
         if unknown:
-            raise InvalidArgument(f"options has {sorted(unknown)}: only {sorted(_OPTIONS)} mean something here")
+            raise InvalidArgument(f"options has {sorted(unknown)}, expected {sorted(_OPTIONS)}: remove the others")
         chosen = {"one_starting": one_starting, "mode": mode, **(options or {})}
         if chosen["mode"] is not None:
             self.mode = chosen["mode"]
@@ -185,7 +185,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         return self._observe(0), self._game.inform(0)
 
     def _reseed(self, seed: int) -> None:
-        """Seed other generators than the environment's own: none here."""
+        """Seed generators of subclasses, in addition to that of the environment."""
 
     def _begin(self, is_one_starting: bool, holds: tuple[int, ...] = (0, 0)) -> None:
         if self._mode is Mode.NORMAL:
@@ -199,17 +199,17 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         """Play one step, 1/50 s.
 
         Args:
-            action: Player one's, then player two's: shape `(8,)`, or `(6,)` without keep mode.
+            action: Action of player one, then that of player two: shape `(8,)`, or `(6,)` without keep mode.
 
         Returns:
-            Player one's observation and reward, whether a player has scored, whether time is up, and player one's
-            info. One may step on after the end: the flag and the 10 are then given again in each step.
+            Observation and reward of player one, `terminated` (a player scored), `truncated` (time limit), and info of
+            player one. Steps after the end return the flag and the reward of the goal again.
 
         Raises:
             InvalidArgument: The action has another shape, or contains NaN.
         """
         game = self._game
-        advice = "pass player one's action and, behind it, player two's"
+        advice = "pass the action of player one, followed by that of player two"
         game.play(read_actions(action, (2 * self.num_actions,), advice))
         self._screen.follow(game.world)
         terminated = game.world.winner != 0 or (game.is_late and self._quirks.limit_terminates)
@@ -217,29 +217,29 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         return self._observe(0), self.get_reward(info), terminated, game.is_late and not terminated, info
 
     def obs_agent_two(self) -> NDArray[Any]:
-        """Return what player two sees."""
+        """Return the observation of player two."""
         return self._observe(1)
 
     def get_info_agent_two(self) -> Info:
-        """Return player two's info; its `winner` is 1 if player two has won."""
+        """Return the info of player two; its `winner` is 1 if player two has won."""
         return self._game.inform(1)
 
     def get_reward(self, info: Info) -> float:
-        """Return the reward that belongs to a player's info: 10 for a goal, -10 for one conceded, plus closeness."""
+        """Return the reward for a player's info: 10 for a goal, -10 for one conceded, plus closeness."""
         return reward_of(info["winner"], info["reward_closeness_to_puck"])
 
     def get_reward_agent_two(self, info_two: Info) -> float:
-        """Return player two's reward; `info_two` is what `get_info_agent_two` returned."""
+        """Return the reward of player two; `info_two` is the result of `get_info_agent_two`."""
         return self.get_reward(info_two)
 
     def set_state(self, state: ArrayLike) -> None:
-        """Put rackets and puck where an observation of player one says.
+        """Set rackets and puck to the positions in an observation of player one.
 
         State that an observation does not contain is unchanged: the puck's spin, contacts, the clock, the score. A
         copy of the environment (`copy.deepcopy`, `pickle`) has all of it.
 
         Args:
-            state: The observation, shape `(18,)`, or `(16,)` without keep mode.
+            state: Observation, shape `(18,)`, or `(16,)` without keep mode.
 
         Raises:
             InvalidArgument: The observation has another shape, or a number in it is not finite or beyond a million.
@@ -247,7 +247,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         self._game.place(state)
 
     def discrete_to_continuous_action(self, number: int) -> NDArray[np.float32]:
-        """Return one player's action that has this number in the public table.
+        """Return the action of one player with this number in the public table.
 
         Raises:
             InvalidArgument: The action is unknown.
@@ -258,10 +258,10 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         """Draw the game.
 
         Args:
-            mode: `"rgb_array"` or `"human"`; by default the `render_mode` the environment was made with.
+            mode: `"rgb_array"` or `"human"`; by default the environment's `render_mode`.
 
         Returns:
-            The picture, shape `(480, 600, 3)`, uint8, for `"rgb_array"`, else nothing.
+            Frame, uint8 `(480, 600, 3)`, for `"rgb_array"`, else `None`.
 
         Raises:
             InvalidArgument: The render mode is missing or unknown.

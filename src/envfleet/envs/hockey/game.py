@@ -1,4 +1,4 @@
-"""One game on Box2D, from its start to its end: what is played and seen in it, and how it is copied."""
+"""`HockeyGame`: one game on Box2D from its start to its end, with observations and copies."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _LARGEST = 1e6  # beyond, the float32 of forces overflows, and nothing is anywhe
 
 
 class HockeyGame:
-    """A world that is played in.
+    """Game on a `World`.
 
-    Box2D does not expose its state, so a copy or pickle holds a game's start and everything since. Played
-    again, it is the same game to the last bit.
+    Box2D does not expose its state, so a copy or pickle contains the start of the game and all events since then, which
+    are replayed bit for bit.
 
     Args:
-        mode: What is played.
-        start: Where everything begins, as `rules.draw_start` returned it.
-        holds: Hold counters that it begins with.
+        mode: Mode of the game.
+        start: Start positions from `rules.draw_start`.
+        holds: Initial hold counters.
         keep_mode: True if rackets catch the puck.
-        is_reversed: Which order contacts are solved in; see `World`.
-        events: What is played at once: actions, and placements by `place`, which are the longer ones, in order.
+        is_reversed: Order in which contacts are solved; see `World`.
+        events: Events to replay: actions, and states set by `place` (the longer arrays), in order.
 
     Attributes:
-        world: Where the bodies are.
-        mode: What is played.
+        world: World with the bodies.
+        mode: Mode of the game.
         keep_mode: True if rackets catch the puck.
-        limit: The time limit (steps); the step after it is the last.
-        time: Steps played.
+        limit: Time limit in steps; the step after it is the last.
+        time: Number of steps played.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class HockeyGame:
                 self.play(event.astype(np.float32, copy=False))
 
     def _look(self) -> None:
-        """Read all poses, and pack what both players see: once per step, as reading from Box2D is slow."""
+        """Read all poses and pack both observations; called once per step, because reading from Box2D is slow."""
         (one, two), puck = self.world.rackets, self.world.puck
         self._poses = one.look(), two.look()
         self._puck = puck.position.x, puck.position.y, puck.velocity.x, puck.velocity.y
@@ -93,15 +93,15 @@ class HockeyGame:
 
     @property
     def is_late(self) -> bool:
-        """True once the time is up."""
+        """True after the time limit."""
         return self.time > self.limit
 
     def play(self, actions: NDArray[np.float32]) -> None:
         """Play one step.
 
         Args:
-            actions: Player one's, then player two's, clipped to [-1, 1]: shape `(8,)`, or `(6,)` without shooting.
-                The array is kept: do not modify it afterwards.
+            actions: Actions of player one, then player two, in [-1, 1]: shape `(8,)`, or `(6,)` without shooting. The
+                array is kept: do not modify it afterwards.
         """
         self._record(actions)
         own = actions.reshape(2, -1).tolist()
@@ -117,7 +117,7 @@ class HockeyGame:
         self._look()
 
     def _hold(self, player: int, shoot: float) -> None:
-        """Keep the puck at a racket for one more step, or shoot it."""
+        """Hold the puck at a racket for another step, or shoot it."""
         holds, racket, puck = self.world.holds, self.world.rackets[player].body, self.world.puck
         puck.body.position, puck.body.linearVelocity = racket.position, racket.linearVelocity
         holds[player] -= 1
@@ -126,10 +126,10 @@ class HockeyGame:
             holds[player] = 0
 
     def place(self, state: ArrayLike) -> None:
-        """Put rackets, puck and hold counters where an observation of player one says.
+        """Set rackets, puck and hold counters from an observation of player one.
 
         Args:
-            state: The observation, shape `(18,)`, or `(16,)` without keep mode. The puck's angle and spin stay.
+            state: Observation, shape `(18,)`, or `(16,)` without keep mode. Angle and spin of the puck are unchanged.
 
         Raises:
             InvalidArgument: The state has another shape, or a number in it is not finite or beyond a million.
@@ -156,11 +156,11 @@ class HockeyGame:
     # ------------------------------------------------------------------ what is seen
 
     def observe(self) -> NDArray[np.float32]:
-        """Observe with both players: shape `(2, 18)`; without keep mode the hold counters are 0."""
+        """Return the observations of both players, `(2, 18)`; without keep mode the hold counters are 0."""
         return np.ndarray((2, c.OBSERVATION_SIZE), np.float32, bytearray(self._views))
 
     def view(self, player: int) -> tuple[float, ...]:
-        """Return what a player observes, 18 numbers."""
+        """Return the observation of a player, 18 numbers."""
         return _VIEW.unpack_from(self._views, player * _VIEW.size)
 
     def inform(self, player: int) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def read_actions(action: ArrayLike, shape: tuple[int, ...], advice: str) -> NDAr
     """Return actions clipped to [-1, 1].
 
     Raises:
-        InvalidArgument: They have another shape, or contain NaN.
+        InvalidArgument: Actions have another shape, or contain NaN.
     """
     numbers = np.array(action, np.float32)
     if numbers.shape == shape and all([-1 <= one <= 1 for one in numbers.ravel().tolist()]):  # noqa: C419  # faster
@@ -216,7 +216,7 @@ def reward_of(winner: int, closeness: float) -> float:
 
 
 def _drive(racket: Body, player: int, pose: tuple[float, ...], action: Sequence[float]) -> None:
-    """Let a player's action act on its racket."""
+    """Apply a player's action to its racket."""
     x, y, angle, velocity_x, velocity_y, spin = pose
     damping, force_x, force_y, is_leaving_x, is_leaving_y = rules.push(
         player, x, y, velocity_x, velocity_y, action[0], action[1]

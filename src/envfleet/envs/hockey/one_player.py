@@ -1,4 +1,4 @@
-"""`HockeyOneEnv`: hockey for one player, against the scripted one."""
+"""`HockeyOneEnv`: hockey for one player against a scripted player."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _OPPONENT_STREAM = 1  # of the seed; the environment's own numbers are what they
 
 
 class HockeyOneEnv(HockeyEnv):
-    """Hockey for player one alone: the scripted player has the right-hand side.
+    """Hockey for player one, against the scripted player on the right side.
 
     Args:
-        mode: As in `HockeyEnv`.
-        weak_opponent: True if the weak one plays, not the strong one.
-        render_mode: As in `HockeyEnv`.
-        quirks: As in `HockeyEnv`.
+        mode: Argument of `HockeyEnv`.
+        weak_opponent: True for the weak scripted player, False for the strong one.
+        render_mode: Argument of `HockeyEnv`.
+        quirks: Argument of `HockeyEnv`.
 
     Attributes:
-        opponent: Player two; anything with `act(observation)`. A `BasicOpponent` is seeded by each seeded reset.
+        opponent: Player two: any object with `act(observation)`. Each seeded reset seeds a `BasicOpponent`.
 
     Examples:
         >>> env = HockeyOneEnv(weak_opponent=True)
@@ -56,10 +56,10 @@ class HockeyOneEnv(HockeyEnv):
         """Play one step against the opponent.
 
         Args:
-            action: Player one's, shape `(4,)`.
+            action: Action of player one, shape `(4,)`.
 
         Returns:
-            As `HockeyEnv.step`.
+            The same as `HockeyEnv.step`.
 
         Raises:
             InvalidArgument: The action has another shape, or contains NaN.

@@ -1,4 +1,4 @@
-"""Players that do not learn: the scripted player, weak or strong, and a human at the keyboard."""
+"""Players without learning: the scripted player (weak or strong), and a human at the keyboard."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def scripted_action(observation: Sequence[float], weak: bool, keep_mode: bool, p
     """Compute one action of the scripted player.
 
     Args:
-        observation: The player's own view, 16 or 18 numbers.
-        weak: True if it is the weak player.
+        observation: Observation of the player, 16 or 18 numbers.
+        weak: True for the weak player.
         keep_mode: True if players can hold the puck.
-        phase: Of the swing (radians).
+        phase: Phase of the swing in radians.
 
     Returns:
         Force x, force y, torque and, in `keep_mode`, shoot.
@@ -34,13 +34,13 @@ def scripted_action(observation: Sequence[float], weak: bool, keep_mode: bool, p
 def scripted_actions(
     observations: NDArray[np.floating], weak: bool, keep_mode: bool, phases: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Compute the actions of many scripted players, to the last bit those of `scripted_action`, at once.
+    """Compute the actions of many scripted players, equal bit for bit to those of `scripted_action`.
 
     Args:
-        observations: Their own views, shape `(N, 18)` or `(N, 16)`.
-        weak: As for one.
-        keep_mode: As for one.
-        phases: Shape `(N,)`, radians.
+        observations: Observations of the players, `(N, 18)` or `(N, 16)`.
+        weak: True for the weak player.
+        keep_mode: True if players can hold the puck.
+        phases: Phases of their swings in radians, `(N,)`.
 
     Returns:
         Actions, shape `(N, 4)`, or `(N, 3)` without `keep_mode`.
@@ -61,15 +61,15 @@ def scripted_actions(
 
 
 class BasicOpponent:
-    """The scripted player.
+    """Scripted player.
 
-    It draws its racket's swing from its own generator and continues over episodes. `act_batch` swings every
-    row by itself, `act` is its first row.
+    The phase of its racket's swing is drawn from a separate generator and continues over episodes. `act_batch` has a
+    phase for every row; `act` uses that of the first row.
 
     Args:
-        weak: True if it is the weak one.
+        weak: True for the weak player.
         keep_mode: True if players can hold the puck.
-        seed: For the swings; fresh entropy by default.
+        seed: Seed of the swings; random by default.
 
     Examples:
         >>> player = BasicOpponent(weak=False, seed=1)
@@ -86,7 +86,7 @@ class BasicOpponent:
 
     @property
     def script(self) -> str:
-        """The player inside the environment that plays alike."""
+        """Name of the equal scripted player inside the environment."""
         return "weak" if self.weak else "strong"
 
     def seed(self, seed: int | np.random.SeedSequence | None) -> None:
@@ -98,10 +98,10 @@ class BasicOpponent:
         """Choose an action.
 
         Args:
-            observation: The player's own view, shape `(18,)`, or `(16,)` without keep mode.
+            observation: Observation of the player, shape `(18,)`, or `(16,)` without keep mode.
 
         Returns:
-            The action, shape `(4,)`, or `(3,)` without keep mode.
+            Action, shape `(4,)`, or `(3,)` without keep mode.
 
         Raises:
             InvalidArgument: The observation has another shape.
@@ -114,9 +114,9 @@ class BasicOpponent:
         """Choose actions in many games.
 
         Args:
-            observations: The player's own views, shape `(N, 18)`, or `(N, 16)` without keep mode. A row should be the
-                same game in each call; a swing is kept for every row that was ever given.
-            deterministic: Changes nothing, for the swing is a part of how the player plays; seed it instead.
+            observations: Observations of the player, shape `(N, 18)`, or `(N, 16)` without keep mode. A row should be
+                the same game in each call, since every row has a phase of the swing.
+            deterministic: Ignored, because the random swing is part of the player; pass a seed instead.
 
         Returns:
             Actions, shape `(N, 4)`, or `(N, 3)` without keep mode.
@@ -137,7 +137,7 @@ class BasicOpponent:
             numbers = "18" if self.keep_mode else "16"
             expected = f"({numbers},)" if ndim == 1 else f"(N, {numbers})"
             raise InvalidArgument(
-                f"{self!r} was shown observations of shape {seen.shape}, expected {expected}: make it with the game's "
+                f"{self!r} got observations of shape {seen.shape}, expected {expected}: make it with the game's "
                 "keep_mode, and call act for one game, act_batch for many"
             )
         return seen
@@ -147,14 +147,14 @@ class BasicOpponent:
 
 
 class HumanOpponent:
-    """A person at the keyboard: arrows push, W and S turn, space shoots.
+    """Human at the keyboard: arrows push, W and S turn, space shoots.
 
-    Of several keys that are pressed the last in the order left, up, right, down, W, S, space counts. The window of an
-    environment with `render_mode="human"` must have the focus.
+    If several keys are pressed, the last one in the order left, up, right, down, W, S, space is used. The window of the
+    environment, which has `render_mode="human"`, must have the focus.
 
     Args:
-        env: The environment that is played in; only its `keep_mode` is looked at.
-        player: 1 plays on the left, 2 on the right. Arrows point where they do on the screen.
+        env: Environment of the game; only its `keep_mode` is read.
+        player: 1 for the left side, 2 for the right side. Arrow keys are directions on the screen.
 
     Raises:
         InvalidArgument: The player is unknown.
@@ -172,7 +172,7 @@ class HumanOpponent:
             self._numbers[pygame.K_SPACE] = 7
 
     def act(self, observation: Any) -> NDArray[np.float32]:
-        """Return the action of the key that counts, or that of no key.
+        """Return the action of the pressed key, or that of no key.
 
         Raises:
             InvalidArgument: The window is not open yet, or there is no display.

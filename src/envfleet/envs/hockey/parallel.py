@@ -1,4 +1,4 @@
-"""Hockey as a PettingZoo `ParallelEnv`; imported where it is used, for PettingZoo is an extra."""
+"""Hockey as a PettingZoo `ParallelEnv`; imported on use, because PettingZoo is an extra."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _AGENTS = ("player_one", "player_two")
 class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
     """Two-player hockey with an agent for each player.
 
-    Either sees the field from its own side: observations `(18,)`, actions `(4,)`, as in `HockeyTwoEnv`. Rewards are
-    each player's own, and so are the infos: `winner` is 1 for the one that has won, -1 for the other.
+    Each agent sees the field from its side: observations `(18,)`, actions `(4,)`, as in `HockeyTwoEnv`. Rewards and
+    infos are those of the agent: `winner` is 1 for the agent that has won, -1 for the other one.
 
     Args:
         render_mode: `"rgb_array"`, `"human"` or `None`.
-        **settings: Those of `HockeyTwoEnv`: `mode`, `keep_mode`, `starter`, and so on. The actions of an agent whose
-            place a scripted player has are not looked at.
+        **settings: Settings of `HockeyTwoEnv`: `mode`, `keep_mode`, `starter`, and so on. Actions of an agent that is
+            replaced by a scripted player are ignored.
 
     Attributes:
-        env: The game; its settings can be changed.
+        env: Environment of the game; its settings can be changed.
 
     Raises:
         InvalidArgument: A setting has a wrong value.
@@ -64,11 +64,11 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         self.action_spaces = {agent: box(-1.0, 1.0, (c.ACTION_SIZE,), np.float32) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
-        """Return that of one agent."""
+        """Return the observation space of one agent."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.spaces.Box:
-        """Return that of one agent; always the same object, which can be seeded."""
+        """Return the action space of one agent; always the same object, which can be seeded."""
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[_Seen, _Infos]:
@@ -76,7 +76,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
 
         Args:
             seed: Seed of the generator; without a seed the generator continues.
-            options: `"params"`: settings by name, from now on. Others mean nothing, as PettingZoo will have it.
+            options: Dict with `"params"`: new settings by name. Other options are ignored, as in PettingZoo.
 
         Returns:
             Observations and infos by agent.
@@ -92,10 +92,10 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         """Play one step, 1/50 s.
 
         Args:
-            actions: By agent, each of shape `(4,)`.
+            actions: Actions by agent, each of shape `(4,)`.
 
         Returns:
-            Observations, rewards, terminations, truncations and infos by agent; nothing once the game is over.
+            Observations, rewards, terminations, truncations and infos by agent; empty dicts once the game is over.
 
         Raises:
             InvalidArgument: An agent's action is missing or has a wrong shape.
@@ -118,7 +118,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         return dict(zip(self.possible_agents, seen, strict=True))
 
     def _inform(self, info: dict[str, Any]) -> _Infos:
-        """Return each agent's own infos, under the names of player one's."""
+        """Return the infos of each agent, under the names of player one's infos."""
         return {
             agent: {
                 "mode": info["mode"],

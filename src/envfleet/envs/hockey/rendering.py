@@ -1,4 +1,4 @@
-"""The picture of a game, drawn with pygame, as an array or in a window. Needs no physics engine."""
+"""Rendering of a game with pygame, as an array or in a window, without a physics engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Pose = tuple[float, float, float]
 _MODES = ("human", "rgb_array")
 METADATA = {"render_modes": [*_MODES], "render_fps": c.STEPS_PER_SECOND}
-"""Of the environments, as Gymnasium has it."""
+"""Gymnasium's `metadata` of the environments."""
 
 _SIZE = (c.PICTURE_WIDTH, c.PICTURE_HEIGHT)
 _SCALE = c.PIXELS_PER_METRE
@@ -55,11 +55,11 @@ class Screen:
         """Draw a game.
 
         Args:
-            world: The game.
+            world: World of the game.
             mode: `"rgb_array"` or `"human"`; by default the screen's.
 
         Returns:
-            The picture, shape `(480, 600, 3)`, uint8, for `"rgb_array"`, else nothing.
+            Frame, uint8 `(480, 600, 3)`, for `"rgb_array"`, else `None`.
 
         Raises:
             InvalidArgument: The render mode is missing or unknown, or no window can be opened.
@@ -87,14 +87,14 @@ class Screen:
             puck: Position of the puck.
 
         Returns:
-            The picture, shape `(480, 600, 3)`, uint8.
+            Frame, uint8 `(480, 600, 3)`.
         """
         pixels = load_pygame().surfarray.pixels3d(self._draw(rackets, puck))
         # (width, height, 3) -> (height, width, 3), y up
         return np.ascontiguousarray(pixels.swapaxes(0, 1)[::-1], np.uint8)
 
     def _show(self, picture: pygame.Surface) -> None:
-        """Show a picture in the window, and wait so that 50 are shown in a second."""
+        """Show a frame in the window; wait to limit the rate to 50 frames per second."""
         pygame = load_pygame()
         if self._window is None or self._clock is None:
             try:

@@ -1,8 +1,8 @@
-"""The rules around the physics, written once: starts, forces of actions, rewards, the scripted player.
+"""Rules of the game apart from the physics: start positions, forces of actions, rewards, the scripted player.
 
-All are functions of numbers. The game on Box2D calls them as they are, and the kernel has them compiled. The public
-environment mixes float32 and float64, and agents were trained on the result: forces are float32, whatever is read
-from a body is float32 widened to float64, and each rounding below is part of the rules. Players are 0 (left) and 1
+All are functions of numbers. The game on Box2D calls them uncompiled; the kernel compiles them. The public environment
+mixes float32 and float64, and agents were trained with it: forces are float32, values read from a body are float32
+widened to float64, and each rounding below is part of the rules. Players are 0 (left) and 1
 (right; sees the field rotated by 180 degrees). Only `opponents.scripted_actions` repeats the scripted player's rules,
 for many rows at once; tests check that both agree.
 """
@@ -28,13 +28,13 @@ _PUCK_MASS, _SHOT_SPEED = _F(c.PUCK_MASS), _F(c.SHOT_SPEED)
 
 
 def draw_mode(mode: int, shooting_share: float, defense_share: float, rng: np.random.Generator) -> int:
-    """Draw what a game is, from a mixture.
+    """Draw the mode of a game from a mixture.
 
     Args:
-        mode: What is played otherwise.
-        shooting_share: Chance of `TRAIN_SHOOTING`.
-        defense_share: Chance of `TRAIN_DEFENSE`.
-        rng: Generator; draws one number for a mixture, otherwise nothing.
+        mode: Mode with the remaining probability.
+        shooting_share: Probability of `TRAIN_SHOOTING`.
+        defense_share: Probability of `TRAIN_DEFENSE`.
+        rng: Generator; draws one number for a mixture, otherwise none.
     """
     drawn_share = shooting_share + defense_share
     if drawn_share > 0.0:
@@ -47,12 +47,12 @@ def draw_mode(mode: int, shooting_share: float, defense_share: float, rng: np.ra
 
 
 def draw_start(mode: int, starter: int, rng: np.random.Generator) -> tuple[float, float, float, float, float]:
-    """Draw the initial positions; player one always starts at its own.
+    """Draw the initial positions; the start position of player one is fixed.
 
     Args:
-        mode: What is played.
+        mode: Mode of the game.
         starter: Player that gets the puck in `NORMAL`: 1 or 2; 0 draws it last.
-        rng: Draws up to five numbers, one at a time.
+        rng: Generator; draws up to five numbers, one at a time.
 
     Returns:
         x and y of the second racket, x and y of the puck, and the y at which the puck is shot in `TRAIN_DEFENSE`, with
@@ -89,7 +89,7 @@ def push(
     action_x: np.float32 | float,
     action_y: np.float32 | float,
 ) -> tuple[float, np.float32, np.float32, bool, bool]:
-    """Return what a translation action does to a racket.
+    """Return the effect of a translation action on a racket.
 
     Args:
         player: Player, 1 or 2.
@@ -127,7 +127,7 @@ def push(
 
 
 def turn(player: int, angle: float, spin: float, action: np.float32 | float) -> tuple[np.float32, float]:
-    """Return torque (N m) and angular damping of a rotation action; a racket turned too far is turned back instead."""
+    """Return torque (N m) and angular damping of a rotation action; a racket that is turned too far is turned back."""
     if abs(angle) > c.MAX_ANGLE:
         mass = c.RACKET_MASSES[player]
         back = -0.1 * spin * mass / c.TIME_STEP_S if angle * spin > 0 else 0.0
@@ -136,13 +136,13 @@ def turn(player: int, angle: float, spin: float, action: np.float32 | float) -> 
 
 
 def puck_damping(velocity_x: float, velocity_y: float) -> float:
-    """Return the puck's damping: one that is faster than any racket's shot lasts is slowed down at once."""
+    """Return the damping of the puck, which is high above the speed of a shot."""
     is_fast = math.sqrt(velocity_x * velocity_x + velocity_y * velocity_y) > c.MAX_PUCK_SPEED
     return c.FAST_PUCK_LINEAR_DAMPING if is_fast else c.PUCK_LINEAR_DAMPING
 
 
 def shot_force(player: int, angle: float) -> tuple[np.float32, np.float32]:
-    """Return the force (N) on a puck that is shot where the player's racket looks."""
+    """Return the force (N) on a puck that is shot in the direction of the player's racket."""
     side = -1.0 if player else 1.0
     x, y = _F(side * math.cos(angle)), _F(side * math.sin(angle))
     return x * _PUCK_MASS / _STEP_S * _SHOT_SPEED, y * _PUCK_MASS / _STEP_S * _SHOT_SPEED
@@ -199,11 +199,11 @@ def reward_terms(
 
 
 def scripted_forces(o: Any, is_weak: bool, swing: float) -> tuple[float, float, float]:
-    """Chase the puck from behind, else go back to the goal, swinging the racket all the time.
+    """Chase the puck from behind, or return to the goal, while swinging the racket.
 
     Args:
-        o: The player's own view, 16 or 18 numbers in float64.
-        is_weak: True if it is the weak player, whose gain is a twentieth.
+        o: Observation of the player, 16 or 18 numbers in float64.
+        is_weak: True for the weak player, which has a twentieth of the gain.
         swing: Sine of the phase of the swing.
 
     Returns:
@@ -223,12 +223,12 @@ def scripted_forces(o: Any, is_weak: bool, swing: float) -> tuple[float, float, 
 
 
 def _steer(error: float, velocity: float, gain: float, brake_s: float) -> float:
-    """Go to a target, and brake where it is this near in time."""
+    """Return the force towards a target, with braking if it would be reached within `brake_s`."""
     shifted = velocity + 0.01
     is_braking = shifted != 0 and abs(error / shifted) < brake_s
     return min(max(error * gain - (c.DAMPING_GAIN * velocity if is_braking else 0.0), -1.0), 1.0)
 
 
 def scripted_shot(hold_steps: float) -> float:
-    """Return the scripted player's shoot action: 1 once it may hold the puck for a few more steps only."""
+    """Return the shoot action of the scripted player: 1 if it can hold the puck for a few more steps only."""
     return 1.0 if 0 < hold_steps < c.LAST_HOLD_STEPS else 0.0

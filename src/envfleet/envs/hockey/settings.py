@@ -14,7 +14,7 @@ from envfleet.errors import InvalidArgument
 
 
 def read_mode(mode: Mode | str | SupportsIndex) -> Mode:
-    """Return the mode that is meant by a `Mode`, its name or its number.
+    """Return the mode for a `Mode`, its name or its number.
 
     Raises:
         InvalidArgument: The mode is unknown.
@@ -59,10 +59,10 @@ def check_settings(values: Mapping[str, NDArray[Any]]) -> None:
     """Check settings of many games.
 
     Args:
-        values: By name; others are not looked at.
+        values: Settings by name; other names are ignored.
 
     Raises:
-        InvalidArgument: One has a wrong value.
+        InvalidArgument: A setting has an invalid value.
     """
     for name in [name for name in (*_CHOICES, *_SHARES) if name in values]:
         each = np.asarray(values[name])
@@ -70,12 +70,12 @@ def check_settings(values: Mapping[str, NDArray[Any]]) -> None:
         if not is_right.all():
             wrong = each[~is_right].flat[0]
             raise InvalidArgument(
-                f"{name}={wrong}, expected {_EXPECTED[name]}: pass one for all games, or one for each"
+                f"{name}={wrong}, expected {_EXPECTED[name]}: pass one value for all games, or one for each"
             )
 
 
 def read_setting(name: str, value: Any) -> Any:
-    """Return the value of a setting of one game in its own type.
+    """Return the value of a setting of one game, converted to its type.
 
     Raises:
         InvalidArgument: The value is invalid.

@@ -1,4 +1,4 @@
-"""`HockeyTwoEnv`: the Box2D game with both players side by side, with the face of the compiled game."""
+"""`HockeyTwoEnv`: the Box2D game for both players, with the interface of the compiled game."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from envfleet.fleet.checks import check_options
 
 
 class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """Air hockey on Box2D with the face of the compiled `envfleet/Hockey-v0`, number by number.
+    """Air hockey on Box2D with the interface of the compiled `envfleet/Hockey-v0`, equal bit for bit.
 
-    Observations `(2, 18)` and actions `(2, 4)`, each as the player sees it; without keep mode hold counters are seen as
-    0 and shooting does nothing. Rewards are player one's; those of player two, and the terms of both, are in the infos.
-    The same seed gives the same games as the compiled one, scripted players included.
+    Observations `(2, 18)` and actions `(2, 4)`, each from the view of the player; without keep mode hold counters are 0
+    and shooting does nothing. The reward is that of player one; that of player two and the terms of both are in the
+    infos. The same seed gives the same games as the compiled one, including scripted players.
 
     A goal ends a game as `terminated`, the limit of its mode as `truncated`: after 251 steps, or 81 in the training
     modes.
 
-    Every argument but `render_mode` is an attribute, too, that can be set at any time. Who plays holds from the next
-    step on, all else from the next game on. In a fleet, `set_attr` does it. A copy of the environment (`copy.deepcopy`,
-    `pickle`) continues exactly, also in another process: the game is replayed up to this point.
+    Every argument but `render_mode` is also an attribute that can be set at any time, in a fleet with `set_attr`.
+    Controllers change with the next step, other settings with the next game. A copy of the environment
+    (`copy.deepcopy`, `pickle`) continues exactly, also in another process: the game is replayed up to this point.
 
     Args:
-        mode: What is played: a `Mode`, its name or its number.
+        mode: Mode of play: a `Mode`, its name or its number.
         keep_mode: True if rackets catch and hold the puck.
         starter: Player that gets the puck in `NORMAL`: 1 or 2, or 0 for a random one in each game.
         player_one: Controller of the left side: 0 the action, 1 the weak scripted player, 2 the strong one.
         player_two: Controller of the right side.
-        shooting_share: Chance that a game is `TRAIN_SHOOTING`, whatever `mode` says.
-        defense_share: The same for `TRAIN_DEFENSE`.
+        shooting_share: Probability that a game is `TRAIN_SHOOTING` instead of `mode`.
+        defense_share: Probability that a game is `TRAIN_DEFENSE` instead of `mode`.
         render_mode: `"rgb_array"`, `"human"` or `None`.
 
     Raises:
@@ -93,13 +93,13 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
         Args:
             seed: Seed of the generator; without a seed the generator continues.
-            options: `"params"`: settings by name, from now on.
+            options: Dict with `"params"`: new settings by name.
 
         Returns:
-            What both players see, and the infos.
+            Observations of both players, and infos.
 
         Raises:
-            InvalidArgument: An option or a setting is unknown or has a wrong value.
+            InvalidArgument: An option or a setting is unknown or has an invalid value.
         """
         check_options(options)
         super().reset(seed=seed)
@@ -111,8 +111,8 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._set(params or {})
         if self.shooting_share + self.defense_share > 1:
             raise InvalidArgument(
-                f"shooting_share={self.shooting_share} and defense_share={self.defense_share} are more than all games: "
-                "their sum is 1 at most"
+                f"shooting_share={self.shooting_share} and defense_share={self.defense_share} add up to more than 1: "
+                "reduce them"
             )
         rng = self.np_random
         played = Mode(draw_mode(self.mode, self.shooting_share, self.defense_share, rng))
@@ -135,15 +135,15 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         """Play one step, 1/50 s.
 
         Args:
-            action: Of both players, shape `(2, 4)`; clipped to [-1, 1]. A scripted player's is not looked at.
+            action: Actions of both players, shape `(2, 4)`; clipped to [-1, 1]. Those of scripted players are ignored.
 
         Returns:
-            Observations of both players, player one's reward, `terminated`, `truncated`, and infos.
-            One may step on after the end.
+            Observations of both players, reward of player one, `terminated`, `truncated`, and infos. Steps after the
+            end are allowed.
 
         Raises:
             InvalidArgument: The action has another shape, or contains NaN.
-            gymnasium.error.ResetNeeded: No game has begun.
+            gymnasium.error.ResetNeeded: `reset` was not called.
         """
         game = self._require_game()
         actions = read_actions(action, (2, c.ACTION_SIZE), "pass one row for each player")

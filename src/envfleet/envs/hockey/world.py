@@ -1,11 +1,11 @@
-"""The physical world of one game, in Box2D: bodies, walls, goals, and what happens when the puck touches something.
+"""`World`: the physics of one game in Box2D: bodies, walls, goals, and contacts of the puck.
 
-A `World` lives for one game. Rebuilding it on every reset is what makes a game a function of seed and actions: Box2D
+A `World` is used for one game. It is rebuilt on every reset so that a game depends on seed and actions only: Box2D
 keeps contact impulses, sleep timers and the order of its contact pairs, and none of them can be set from outside.
 
-Box2D solves contacts in the order of its proxy ids, which are given in the order in which fixtures are created. The
-public environment reuses one Box2D world, and Box2D hands freed ids out again last in, first out, so there the order is
-reversed on every second reset. `is_reversed` says which of the two orders a world has.
+Box2D solves contacts in the order of its proxy ids, which follow the order in which fixtures are created. The public
+environment reuses one Box2D world, and Box2D reuses freed ids last in, first out, so there the order is reversed on
+every second reset. `is_reversed` selects one of the two orders.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ORDERS = ((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (5, 4, 3, 2, 1, 0, 7, 6, 10, 9, 8
 
 
 class _Referee(b2ContactListener):  # type: ignore[misc]  # Box2D has no types
-    """Sees goals and catches."""
+    """Contact listener that detects goals and catches."""
 
     def __init__(self, holds: list[int], puck_velocity: Any, keep_mode: bool) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class _Referee(b2ContactListener):  # type: ignore[misc]  # Box2D has no types
 
 
 class Body:
-    """A racket or the puck: a Box2D body with its vectors at hand.
+    """Racket or puck: a Box2D body with cached references to its vectors.
 
     Attributes:
         body: The Box2D body.
-        position: Its origin, a live `b2Vec2`: follows the body, and writing a component moves nothing else.
-        velocity: Velocity of its centre of mass, live as well; writing a component does not wake the body.
+        position: Its origin, a live `b2Vec2` that follows the body; writing a component moves only the origin.
+        velocity: Velocity of its center of mass, also live; writing a component does not wake the body.
     """
 
     __slots__ = ("_damping", "body", "position", "velocity")
@@ -81,7 +81,7 @@ class Body:
         self._damping: tuple[float, float] | None = None
 
     def damp(self, linear: float, angular: float = 0.0) -> None:
-        """Set both dampings, unless they are set already: checking that takes less time than writing them."""
+        """Set both dampings unless they are unchanged; comparing is faster than writing."""
         if self._damping != (linear, angular):
             self._damping = self.body.linearDamping, self.body.angularDamping = linear, angular
 
@@ -104,18 +104,18 @@ class Body:
 
 
 class World:
-    """Two rackets, the puck and what stands around them.
+    """Two rackets, the puck, walls and goals.
 
     Args:
         racket_two: Position of the second racket; the first starts at its own position.
         puck: Position of the puck.
-        holds: The hold counters it begins with.
+        holds: Initial hold counters.
         keep_mode: True if rackets catch the puck.
-        is_reversed: Which order contacts are solved in; see the module.
+        is_reversed: Order in which contacts are solved; see the module.
 
     Attributes:
-        rackets: Those of player one (left) and two (right).
-        puck: The puck.
+        rackets: Rackets of player one (left) and two (right).
+        puck: Puck.
         holds: Steps for which each player may still hold the puck, plus one; 0 if the player does not hold it.
     """
 
@@ -145,13 +145,13 @@ class World:
         return self._referee.winner
 
     def step(self) -> None:
-        """Let one time step pass."""
+        """Simulate one time step."""
         self._world.Step(c.TIME_STEP_S, c.VELOCITY_ITERATIONS, c.POSITION_ITERATIONS)
 
 
 @functools.cache
 def _definitions() -> tuple[tuple[Any, ...], ...]:
-    """Define the fixtures of every body: barriers, goals, rackets, puck. Once, for Box2D never frees a definition."""
+    """Return the fixtures of every body: barriers, goals, rackets, puck. Cached, because Box2D never frees them."""
     barriers = [(_polygon(outline, _BOTH_BITS, _BOTH_BITS, friction=c.WALL_FRICTION),) for _, outline in c.BARRIERS]
     goals = [
         (

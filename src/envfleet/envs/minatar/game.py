@@ -20,11 +20,12 @@ NOTHING, LEFT, UP, RIGHT, DOWN, FIRE = range(6)
 
 
 class MinAtarGame(Kernel):
-    """A game of MinAtar: a board of 10 × 10 cells, observed as one plane of bools for each kind of thing.
+    """MinAtar game: a board of 10 × 10 cells, observed as one plane of bools per kind of object.
 
     Actions: 0 nothing, 1 left, 2 up, 3 right, 4 down, 5 fire; with `sticky_action_prob` the last action is repeated
-    instead. Unlike in the package `minatar`, which keeps it from the episode before, an episode's last action is at
-    first 0, so that a seed decides everything. The package's generator is another: the same seeds give other draws.
+    instead. The last action is 0 at the start of an episode, so that a seed determines everything; the package
+    `minatar` keeps it from the previous episode. The package uses another generator, so the same seeds give other
+    draws.
 
     Source: K. Young, T. Tian, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible Reinforcement Learning
     Experiments" (2019).
@@ -51,7 +52,7 @@ def board_space(num_planes: int) -> spaces.Box:
 
 
 def press(state: MinAtarGame.State, action: int, rng: np.random.Generator, params: MinAtarGame.Params) -> int:
-    """Return what is done: the action, or with a probability what was done last."""
+    """Return the action or, with the sticky probability, the last action."""
     if rng.random() >= params.sticky_action_prob:
         state.last_action = params.action_set[action]
     return state.last_action
@@ -70,11 +71,11 @@ def aside(x: int, pressed: int) -> int:
 
 
 def renderer(observe: Callable[..., None], num_planes: int) -> Any:
-    """Return `render` of a game: 32 pixels a cell, each in the colour of the last plane that is set there, else black.
+    """Return the function `render` of a game: 32 pixels per cell, in the color of the last plane set there, else black.
 
     Args:
-        observe: Of the game.
-        num_planes: How many.
+        observe: Function `observe` of the game.
+        num_planes: Number of planes.
     """
     hues = [colorsys.hsv_to_rgb(k / num_planes, 0.65, 0.95) for k in range(num_planes)]
     colors = (np.array([(0.0, 0.0, 0.0), *hues]) * 255).astype(np.uint8)

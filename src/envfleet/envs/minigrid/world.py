@@ -130,9 +130,9 @@ def look(state: Any, out: NDArray[np.uint8], sees_through: bool) -> None:
     """Write the agent's view, row by row from its own to the farthest.
 
     Args:
-        state: Of a `MiniGrid`.
+        state: State of a `MiniGrid`.
         out: uint8 `(7, 7, 3)`, column and row of the view, written.
-        sees_through: True if nothing hides what is behind it.
+        sees_through: True if objects do not block the view.
     """
     height, width = state.cells.shape
     dx, dy = _DX[state.direction], _DY[state.direction]

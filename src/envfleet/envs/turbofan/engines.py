@@ -1,9 +1,9 @@
-"""Turbofan fleets for any number of flights per decision, on programs that are compiled already.
+"""Turbofan fleets for any number of flights per decision, on two compiled programs.
 
-Compiling the kernel takes about half a minute, and the shape of an observation is part of what is compiled. For those
-that host engines with separate blocks for many users, there are two programs, for blocks of at most 10 and at
-most 50 flights, and observations are cut to what was asked for: rows of a block that were not flown repeat the last
-one, as they do in the kernel for that very number.
+Compiling the kernel takes about half a minute, and the shape of observations is part of the compiled code. A service
+hosts engines with different numbers of flights for many users on two programs, for at most 10 and at most 50 flights,
+and cuts observations to the requested number: rows that were not flown repeat the last one, as in the kernel for that
+number.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from envfleet.kernels.kernel import choose_kernel, read_kernel
 from envfleet.options import Options, read_options
 
 SHORT_BLOCK, LONG_BLOCK = 10, 50
-"""Flights of one decision of the two programs; the longer one's are as many as the original clients allow."""
+"""Flights per decision of the two programs; the larger number is the maximum of the original clients."""
 
 
 class BlockEngine(KernelEngine):
-    """Engines that look as if their kernel had been compiled for `step_size`.
+    """Fleet engine that behaves like a kernel compiled for `step_size`.
 
     Args:
-        num_envs: How many turbofan engines.
-        step_size: Flights of a decision, at most as many as the program's.
+        num_envs: Number of turbofan engines.
+        step_size: Flights per decision, at most those of the program.
         return_all_states: True if an observation has a row for each flight; otherwise it has the last row only.
-        options: Of the fleet.
-        **kwargs: Of `KernelEngine`, and of the kernel but for those two.
+        options: Options of the fleet.
+        **kwargs: Other arguments of `KernelEngine` and of the kernel.
 
     Raises:
-        InvalidArgument: An option cannot be used.
+        InvalidArgument: An option is invalid.
     """
 
     def __init__(self, num_envs: int, step_size: int, return_all_states: bool, options: Options, **kwargs: Any) -> None:
@@ -79,13 +79,13 @@ def make_engines(spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, op
     """Make a fleet of engines on one of the two programs.
 
     Args:
-        spec: Of the registered environment.
-        num_envs: How many engines.
-        autoreset_mode: Gymnasium's.
-        options: Of the environment, `step_size` and `return_all_states` among them.
+        spec: Spec of the registered environment.
+        num_envs: Number of engines.
+        autoreset_mode: Gymnasium's autoreset mode.
+        options: Options of the environment, including `step_size` and `return_all_states`.
 
     Raises:
-        InvalidArgument: An option cannot be used.
+        InvalidArgument: An option is invalid.
     """
     rest = {"max_episode_steps": spec.max_episode_steps, "env_spec": spec, **options}
     size, is_whole = rest.pop("step_size", SHORT_BLOCK), rest.pop("return_all_states", True)

@@ -1,4 +1,4 @@
-"""Turbofan engines at a service: what participants may choose and read, and what is counted."""
+"""Turbofan engines on a service: options and attributes of participants, and counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envfleet.envs.turbofan.plots import EngineLog
 
 
 class EngineHosting(Hosting):
-    """Flights and repairs are counted, as an episode's steps are blocks of flights."""
+    """Hosting that counts flights and repairs, because a step is a block of flights."""
 
     limits: ClassVar[Mapping[str, int | None]] = {"step_size": LONG_BLOCK, "return_all_states": None, "logbook": None}
     readable: ClassVar[tuple[str, ...]] = ("profit", "repair_cost", "failure_cost", "sale_value")
@@ -50,7 +50,7 @@ class EngineHosting(Hosting):
         return reasons
 
     def details(self, columns: Mapping[str, NDArray[Any]], row: int, reason: Any) -> dict[str, Any]:
-        """Flights, repairs, and whether the engine failed."""
+        """Return flights, repairs, and whether the engine failed."""
         return {
             "flights": int(columns["flights"][row]),
             "repairs": int(columns["repairs"][row]),
@@ -64,7 +64,7 @@ class EngineHosting(Hosting):
         return ("failure", "bad") if details["is_failure"] else ("sold", "good")
 
     def metrics(self, episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Repairs, flights and failures; see `Hosting.metrics`."""
+        """Return means of repairs, flights and failures; see `Hosting.metrics`."""
         details = [episode["details"] for episode in episodes]
         flights = [each.get("flights", episode["length"]) for each, episode in zip(details, episodes, strict=True)]
         return {
@@ -74,5 +74,5 @@ class EngineHosting(Hosting):
         }
 
     def log(self) -> EngineLog:
-        """Return the log of its sensors."""
+        """Return a recorder of the sensors."""
         return EngineLog()

@@ -1,4 +1,4 @@
-"""`envfleet/Turbofan-v0`: when to repair an engine that wears, and when to sell it."""
+"""`envfleet/Turbofan-v0`: decide when to repair a wearing engine, and when to sell it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FLY, REPAIR, SELL = 0, 1, 2
 """The actions."""
 
 RUNNING, SOLD, FAILURE = 0, 1, 2
-"""Values of `infos["reason"]`: why an episode ended."""
+"""Values of `infos["reason"]`: reasons of the end of an episode."""
 
 MAX_STEP_SIZE = 1000
 
 NUM_ENTRIES = 2
-"""Columns that a logbook adds to the sensors': flights and repairs so far."""
+"""Columns that a logbook adds to the sensors: flights and repairs so far."""
 
 # Standard normal draws of a flight: the sensors' noise, then these.
 _AMBIENT, _CONDITIONS, _OTHER, NUM_NORMALS = NUM_SENSORS, NUM_SENSORS + 1, NUM_SENSORS + 4, NUM_SENSORS + 6
@@ -35,8 +35,8 @@ class Turbofan(Kernel):
     """Fly, repair or sell one engine; each decision is for a block of `step_size` flights.
 
     Actions: 0 flies the block; 1 spends its first flight in the shop, which undoes most of the wear but not all of it,
-    and makes the engine wear faster afterwards; 2 sells the engine. Reward: what the block's flights earn, less and
-    less with wear, minus the costs of a repair; a failure costs 1000. Terminated by sale and by failure.
+    and makes the engine wear faster afterwards; 2 sells the engine. Reward: profit of the block's flights, which
+    decreases with wear, minus the costs of a repair; a failure costs 1000. Terminated by sale and by failure.
 
     Observation: float32 `(step_size, 9)`, the sensors of `sensors.NAMES` after each flight of the block. If the episode
     ends inside a block, the last row repeats; `infos["num_rows"]` says how many rows there are. `infos["reason"]` is 0,
@@ -60,7 +60,7 @@ class Turbofan(Kernel):
     variant_options = ("step_size", "return_all_states", "logbook", "reveal")
 
     class State(Kernel.State):
-        """An engine. Lengths of time are in flights; degradation 1 is the end of its life."""
+        """State of an engine. Times are in flights; degradation 1 is the end of its life."""
 
         quality: float  # of its making: a factor of the speed of wear
         wear: float  # what a repair can undo
@@ -76,7 +76,7 @@ class Turbofan(Kernel):
         rows: NDArray[np.float32] = array((10, NUM_SENSORS), np.float32)
 
     class Params(Kernel.Params):
-        """Money, the speed of wear, and how many of the `step_size` flights are made; 0 for all."""
+        """Profits and costs, speed of wear, and number of flights per decision; 0 for `step_size`."""
 
         profit: float = 48.0  # of a flight of a new engine
         profit_noise: float = 4.0
@@ -93,7 +93,7 @@ class Turbofan(Kernel):
 
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
-        """Take a new engine out of the box, and measure it once."""
+        """Create a new engine, and measure it once."""
         _draw(state.normals, rng)
         state.quality = exp(0.05 * state.normals[_OTHER])
         state.damage = abs(0.008 * state.normals[_OTHER + 1])
@@ -111,7 +111,7 @@ class Turbofan(Kernel):
 
     @staticmethod
     def step(state: State, action: int, rng: np.random.Generator, params: Params) -> tuple[float, bool]:
-        """Sell, or repair where that is asked for and fly the rest of the block."""
+        """Sell the engine; or repair it if requested, and fly the rest of the block."""
         reward = 0.0
         num_flights = state.rows.shape[0] if params.flights == 0 else min(params.flights, state.rows.shape[0])
         row = 0
@@ -134,7 +134,7 @@ class Turbofan(Kernel):
 
     @staticmethod
     def observe(state: State, out: NDArray[np.float32]) -> None:
-        """Write all rows, or the last alone."""
+        """Write all rows, or only the last one."""
         flat = out.flat
         num_rows, width = state.rows.shape
         first = num_rows - out.size // width
@@ -143,7 +143,7 @@ class Turbofan(Kernel):
 
 
 def _draw(normals: NDArray[np.float64], rng: np.random.Generator) -> None:
-    """Draw for one flight, the same count whatever happens: one seed gives all policies the same luck."""
+    """Draw the numbers of one flight; their count is fixed, so that a seed gives all policies the same draws."""
     for k in range(normals.size):
         normals[k] = rng.standard_normal()
 
@@ -159,7 +159,7 @@ def _growth(state: Turbofan.State, rng: np.random.Generator) -> float:
 
 
 def _fly(state: Turbofan.State, wear: float, chance: float, params: Turbofan.Params) -> float:
-    """Fly once; returns the profit, or what a failure costs."""
+    """Fly once; return the profit, or the negative cost of a failure."""
     state.wear += 0.995 * wear
     state.damage += 0.005 * wear
     state.degradation = state.wear + state.damage
@@ -172,7 +172,7 @@ def _fly(state: Turbofan.State, wear: float, chance: float, params: Turbofan.Par
 
 
 def _repair(state: Turbofan.State, first: float, second: float, params: Turbofan.Params) -> float:
-    """Undo about 95 % of the wear, and leave a little damage; returns the cost.
+    """Undo about 95 % of the wear, and add a little damage; return the cost.
 
     Args:
         state: The engine.
@@ -190,7 +190,7 @@ def _repair(state: Turbofan.State, first: float, second: float, params: Turbofan
 
 
 def _value(state: Turbofan.State, params: Turbofan.Params) -> float:
-    """Return what the engine sells for."""
+    """Return the price of the engine."""
     loss = 45.0 * state.degradation + 4.0 * state.repairs + 20.0 * min(state.flights / 400.0, 1.0)
     return max(40.0, params.sale_value - loss)
 
@@ -233,7 +233,7 @@ def turbofan(
         reveal: Add the hidden degradation and the number of repairs to the infos.
 
     Raises:
-        InvalidArgument: They are something else.
+        InvalidArgument: An option is invalid.
     """
     flags = {"return_all_states": return_all_states, "logbook": logbook, "reveal": reveal}
     for name, value in flags.items():
@@ -264,7 +264,7 @@ def _variant(step_size: int, return_all_states: bool, logbook: bool, reveal: boo
 
 
 def __getattr__(name: str) -> type[Turbofan]:
-    """Variants by name, which is how they are pickled."""
+    """Return variants by name, because pickle refers to them by name."""
     found = re.fullmatch(r"Turbofan_(\d+)_(all|last)(_logbook)?(_revealed)?", name)
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Pictures of one engine's life: sensors over flights, and rewards."""
+"""Plots of one engine: sensors over flights, and rewards."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class EngineLog:
 
     Attributes:
         blocks: Sensor rows of each decision, `(rows, 9)`.
-        actions: One per decision.
-        rewards: One per decision.
+        actions: Action of each decision.
+        rewards: Reward of each decision.
         reason: 0 while it runs, 1 sold, 2 failure.
-        degradation: At the end of each decision, where it was revealed.
+        degradation: Degradation at the end of each decision, if it was revealed.
     """
 
     blocks: list[NDArray[Any]] = dataclasses.field(default_factory=list)
@@ -64,7 +64,7 @@ class EngineLog:
 
     @property
     def sensors(self) -> NDArray[Any]:
-        """All rows, `(flights, 9)`."""
+        """Sensors of all flights, `(flights, 9)`."""
         return np.concatenate(self.blocks) if self.blocks else np.zeros((0, NUM_SENSORS), np.float32)
 
     @property
@@ -80,24 +80,24 @@ class EngineLog:
         return chosen
 
     def portrait(self) -> Portrait:
-        """Return its sensors over flights, repairs and end, for a page of a service."""
+        """Return a plot of sensors, repairs and the end over flights, for a web page."""
         ends, rows, repairs = self.ends, self.sensors, self.repairs.tolist()
-        marks, told = [Mark(flight, "repair", "warn") for flight in repairs], []
+        marks, sentences = [Mark(flight, "repair", "warn") for flight in repairs], []
         if repairs:
-            told.append(f"Repaired at flight {', '.join(map(str, repairs))}.")
+            sentences.append(f"Repaired at flight {', '.join(map(str, repairs))}.")
         if self.reason in _ENDS:
             marks.append(Mark(int(ends[-1]), *_ENDS[self.reason]))
-            told.append(f"{marks[-1].word.capitalize()} at flight {ends[-1]}.")
+            sentences.append(f"{marks[-1].word.capitalize()} at flight {ends[-1]}.")
         lines = [Line(name, rows[:, k], UNITS[k]) for k, name in enumerate(NAMES)]
-        return Portrait(lines, ends, marks, " ".join(told))
+        return Portrait(lines, ends, marks, " ".join(sentences))
 
 
 def plot_sensors(log: EngineLog, *, figure: Figure | None = None) -> Figure:
     """Draw sensors over flights, one panel each; repairs are dashed, the end is marked.
 
     Args:
-        log: The engine's.
-        figure: Where to draw; a new one by default.
+        log: Log of the engine.
+        figure: Figure to draw to; a new one by default.
     """
     figure = figure or _figure(12.0, 6.1)
     panels = figure.subplots(3, 3, sharex=True)
@@ -115,7 +115,7 @@ def plot_sensors(log: EngineLog, *, figure: Figure | None = None) -> Figure:
 
 
 def plot_rewards(log: EngineLog, *, figure: Figure | None = None) -> Figure:
-    """Draw the reward of each decision, and their sum; on a new figure by default."""
+    """Draw the reward of each decision, and their cumulative sum; on a new figure by default."""
     figure = figure or _figure(8.0, 3.2)
     panel = figure.subplots()
     sizes = [max(1, len(block)) for block in log.blocks]

@@ -33,13 +33,13 @@ def estimate_degradation(observations: NDArray[Any]) -> NDArray[np.float64]:
 
 
 class ThresholdPolicy:
-    """Repair an engine that seems worn, and sell it when it seems so again after enough repairs.
+    """Repair a worn engine, and sell it when it is worn again after enough repairs.
 
     Args:
-        num_envs: How many engines it looks after.
+        num_envs: Number of engines.
         repair_above: Estimated degradation above which it repairs.
-        sell_above: Above which it sells, once the repairs are spent.
-        max_repairs: Repairs of one engine.
+        sell_above: Estimated degradation above which it sells, after `max_repairs`.
+        max_repairs: Maximum number of repairs of one engine.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ThresholdPolicy:
         self._repairs = np.zeros(num_envs, np.int64)
 
     def begin(self, mask: NDArray[np.bool_]) -> None:
-        """Forget the engines in `mask`, bool `(num_envs,)`: there are new ones in their places."""
+        """Reset the engines in `mask`, bool `(num_envs,)`, because they were replaced by new ones."""
         self._repairs[mask] = 0
 
     def act_batch(self, observations: NDArray[Any], deterministic: bool = True) -> NDArray[np.int64]:
@@ -57,7 +57,7 @@ class ThresholdPolicy:
 
         Args:
             observations: `(num_envs, step_size, 9)` or `(num_envs, 9)`.
-            deterministic: The policy always is.
+            deterministic: Ignored, because the policy is deterministic.
 
         Returns:
             Actions, `(num_envs,)`.

@@ -35,10 +35,10 @@ _T = NDArray[Any]
 
 
 class Hockey(Kernel):
-    """The game of `envfleet.envs.hockey.HockeyEnv` without Box2D, to the last bit on Linux x86-64.
+    """The game of `envfleet.envs.hockey.HockeyEnv` without Box2D, equal bit for bit on Linux x86-64.
 
-    Observations `(2, 18)` and actions `(2, 4)` of both players, each as the player sees it; rewards are player one's,
-    those of player two are in the infos as `reward_two`, what is played as `mode`. A goal ends a game as `terminated`,
+    Observations `(2, 18)` and actions `(2, 4)` of both players, each from the view of the player. The reward is that of
+    player one; infos have `reward_two` and the `mode`. A goal ends a game as `terminated`,
     the limit of its mode as `truncated`: after 251 steps, or 81 in the training modes.
 
     The physics reimplements Box2D's rules (E. Catto, zlib license; see NOTICE); Box2D itself is not needed.
@@ -52,7 +52,7 @@ class Hockey(Kernel):
     info_fields = ("mode", "winner", *c.REWARD_TERMS, "reward_two", *(f"{term}_two" for term in c.REWARD_TERMS))
 
     class State(Kernel.State):
-        """The game (winner, hold counters, rewards), then bodies, pairs, contacts, and room to compute in."""
+        """The game (winner, hold counters, rewards), then bodies, pairs, contacts, and memory for computations."""
 
         mode: int  # that is played; the parameter is what is played next
         clock: int  # steps played
@@ -164,11 +164,11 @@ class Hockey(Kernel):
         """Mode of play and controllers.
 
         Attributes:
-            mode: What is played from the next game on: 0 `NORMAL`, 1 `TRAIN_SHOOTING`, 2 `TRAIN_DEFENSE`.
-            shooting_share: Chance that a game is `TRAIN_SHOOTING`, whatever `mode` says.
-            defense_share: The same for `TRAIN_DEFENSE`.
-            keep_mode: True if rackets catch and hold the puck. Without it the hold counters are seen as 0, and the
-                shoot action does nothing.
+            mode: Mode from the next game on: 0 `NORMAL`, 1 `TRAIN_SHOOTING`, 2 `TRAIN_DEFENSE`.
+            shooting_share: Probability that a game is `TRAIN_SHOOTING` instead of `mode`.
+            defense_share: Probability that a game is `TRAIN_DEFENSE` instead of `mode`.
+            keep_mode: True if rackets catch and hold the puck. Otherwise hold counters are 0, and the shoot action does
+                nothing.
             starter: Player that gets the puck in `NORMAL`: 1 or 2, or 0 for a random one in each game.
             player_one: Controller of the left side, read in every step: 0 the action, 1 or 2 the weak or strong
                 scripted player.
@@ -185,7 +185,7 @@ class Hockey(Kernel):
 
     @classmethod
     def check_params(cls, values: Mapping[str, NDArray[Any]]) -> None:
-        """Check that parameters are settings of `HockeyTwoEnv`, too."""
+        """Check that parameters are valid settings of `HockeyTwoEnv`."""
         check_settings(values)
 
     @staticmethod
@@ -207,7 +207,7 @@ class Hockey(Kernel):
 
     @staticmethod
     def observe(state: State, out: NDArray[np.float32]) -> None:
-        """Write what each player sees."""
+        """Write the observation of each player."""
         for player in range(2):
             for number in range(18):
                 out[player, number] = see(state, player, number)
@@ -222,16 +222,16 @@ class Hockey(Kernel):
 
 
 class HockeyOne(Hockey):
-    """`Hockey` for player one alone: observations `(18,)`, actions `(4,)`, against the strong scripted player.
+    """`Hockey` for player one against the strong scripted player: observations `(18,)`, actions `(4,)`.
 
-    `player_two=1` makes that the weak one.
+    Pass `player_two=1` for the weak scripted player.
     """
 
     observation_space: ClassVar[Any] = spaces.Box(-np.inf, np.inf, (18,), np.float32)
     action_space: ClassVar[Any] = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
     class Params(Hockey.Params):
-        """Those of `Hockey`."""
+        """Parameters of `Hockey`, with the strong scripted player as player two."""
 
         player_two: int = c.STRONG
 
@@ -247,7 +247,7 @@ class HockeyOne(Hockey):
 
     @staticmethod
     def observe(state: Hockey.State, out: NDArray[np.float32]) -> None:
-        """Write what player one sees."""
+        """Write the observation of player one."""
         for number in range(18):
             out[number] = see(state, 0, number)
 
@@ -264,7 +264,7 @@ def _step(state: Any, rng: Any, params: Any) -> tuple[float, bool, bool]:
 
 @outlined
 def _clear(state: Any) -> None:
-    """Leave nothing of the last game, not even what was computed there, so that equal games have equal states."""
+    """Clear the whole state, including memory for computations, so that equal games have equal states."""
     state.phases[:] = 0
     state.actions[:] = 0
     state.seen[:] = 0

@@ -281,8 +281,8 @@ def correct_positions(state: Any, count: int, share: np.float32, stop: np.float3
 
     Args:
         state: The game.
-        count: How many contacts the island has.
-        share: How much of an overlap is taken away at once.
+        count: Number of contacts of the island.
+        share: Share of an overlap that is corrected at once.
         stop: A sweep over all contacts was enough if nothing overlaps by more than this (m, below 0).
         num_sweeps: At most.
 
