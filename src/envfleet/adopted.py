@@ -1,4 +1,4 @@
-"""The engine of an existing vector environment: EnvPool's, ale-py's, any `gymnasium.vector.VectorEnv`."""
+"""Engine of an existing vector environment: EnvPool's, ale-py's, any `gymnasium.vector.VectorEnv`."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ from envfleet.fleet.stats import FleetStats, Plan
 
 
 class AdoptedEngine(Engine):
-    """A vector environment of another library.
+    """Engine that steps a vector environment of another library.
 
     Args:
-        vector_env: The engine closes it.
+        vector_env: Vector environment, which the engine closes.
         record_episodes: True to add `"episode"` to infos.
 
     Raises:
-        InvalidArgument: The object is not a vector environment, or is a fleet already.
+        InvalidArgument: The object is not a vector environment, or is already a fleet.
     """
 
     def __init__(self, vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> None:
         if isinstance(vector_env, Fleet):
-            raise InvalidArgument("adopt() was given a fleet: use it as it is")
+            raise InvalidArgument("adopt() got a Fleet, which needs no adoption: use it directly")
         for name in ("num_envs", "single_observation_space", "single_action_space", "reset", "step"):
             if not hasattr(vector_env, name):
                 raise InvalidArgument(
-                    f"adopt() was given a {type(vector_env).__name__} without {name!r}, expected a "
+                    f"adopt() got a {type(vector_env).__name__} without {name!r}, expected a "
                     "gymnasium.vector.VectorEnv: for a single environment call envfleet.make()"
                 )
         self._env: Any = vector_env
@@ -145,7 +145,7 @@ class AdoptedEngine(Engine):
         if rewards.shape != expected:
             raise InvalidArgument(
                 f"the adopted {self.traits.env_name} returned rewards of shape {rewards.shape}, expected {expected}: "
-                "rewards that are vectors need the attribute reward_space, the Box of one of them"
+                "for vector rewards, set the attribute reward_space to their Box"
             )
         if rows is None:
             self._observations, self._finals = deepcopy((observations, infos.get("final_obs")))
@@ -233,7 +233,7 @@ class AdoptedEngine(Engine):
         return whole.observations, whole.infos
 
     def submit(self, request: Request[Answer]) -> Pending[Answer]:
-        """Carry out a request."""
+        """Run a request."""
         answer: Any = None
         if isinstance(request, Reset):
             answer = self._reset(request)
@@ -246,7 +246,7 @@ class AdoptedEngine(Engine):
         return Pending.of(answer)
 
     def _method(self, name: str) -> Any:
-        """Return a method that reaches into sub-environments, which Gymnasium's vector wrappers do not pass on.
+        """Return a method that accesses sub-environments, which Gymnasium's vector wrappers do not forward.
 
         Raises:
             AttributeError: The vector environment lacks the attribute.
@@ -257,7 +257,7 @@ class AdoptedEngine(Engine):
         kind = self.traits.env_name
         raise AttributeError(
             f"the adopted {kind} has no method {name!r}, so attributes of its sub-environments can be neither read nor "
-            f"set: ask the {kind} itself for what it offers instead"
+            f"set: use the methods of the {kind} directly"
         )
 
     def _reset(self, request: Reset) -> dict[str, Any]:
@@ -332,7 +332,7 @@ class AdoptedEngine(Engine):
         return Lifecycle.TORN if is_inside or not isinstance(error, Exception) else None
 
     def episodes(self) -> EpisodeStatus:
-        """Return the present state of every episode."""
+        """Return the current state of every episode."""
         return self._episodes.status()
 
     def ended_episodes(self) -> EndedEpisodes:

@@ -1,4 +1,4 @@
-"""The backends that come with envfleet: from a blueprint to an engine."""
+"""Built-in backends: each function makes an engine from a blueprint."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build_process(blueprint: Blueprint, reason: str) -> Engine:
 
 
 def build_ray(blueprint: Blueprint, reason: str) -> Engine:
-    """Build an engine over workers on a Ray cluster; by default one per CPU of it.
+    """Build an engine over workers on a Ray cluster, by default one per CPU of the cluster.
 
     Raises:
         MissingDependency: Ray is not installed.
@@ -74,7 +74,7 @@ def build_ray(blueprint: Blueprint, reason: str) -> Engine:
 
 
 def _refuse_in_import() -> None:
-    """Refuse workers for a module that a worker imports: they would import it too, and start more, endlessly.
+    """Raise an error if a worker imports a module that makes a fleet, because its workers would do the same.
 
     Raises:
         InvalidArgument: This is a worker process that imports a module.
@@ -93,16 +93,16 @@ def _refuse_in_import() -> None:
 
 
 def plan_workers(options: Options, num_envs: int, *, reason: str, count: int | None = None) -> Plan:
-    """Spread sub-environments over workers; by default one worker per usable core.
+    """Distribute sub-environments over workers, by default one worker per usable core.
 
     Args:
         options: `backend`, `workers` and `envs_per_worker` are used.
-        num_envs: How many sub-environments.
-        reason: Why this backend was chosen.
-        count: Workers, if the options do not say.
+        num_envs: Number of sub-environments.
+        reason: Reason for the choice of the backend.
+        count: Number of workers, if the options do not set it.
 
     Raises:
-        InvalidArgument: `recycle_episodes` does not fit.
+        InvalidArgument: `recycle_episodes` is not possible with this distribution.
     """
     if options.backend == "serial":
         return Plan("serial", 1, (num_envs,), reason)
@@ -139,7 +139,7 @@ def build_kernel(blueprint: Blueprint, reason: str) -> Engine:
 
     Raises:
         InvalidArgument: The source is not a kernel.
-        KernelError: It cannot be compiled.
+        KernelError: The kernel cannot be compiled.
     """
     from envfleet.kernels.engine import make_engine
 

@@ -1,4 +1,4 @@
-"""The choice of a backend: by what is asked for, or by a short trial of those that could be fastest."""
+"""Choice of a backend: by the options, or by a short measurement of the candidates."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ FEW_ENVS = 4
 
 
 def build_engine(blueprint: Blueprint, backend: str, reason: str) -> Engine:
-    """Build the engine of a backend, and note why it was chosen."""
+    """Build the engine of a backend, with the reason for the choice in its plan."""
     options = dataclasses.replace(blueprint.options, backend=backend)
     engine: Engine = resolve(BACKENDS[backend].build)(dataclasses.replace(blueprint, options=options), reason)
     return engine
 
 
 def refuse_meaningless(options: Options, name: str) -> None:
-    """Refuse options that the backend of this name could only ignore.
+    """Raise an error for options that the backend of this name would ignore.
 
     Raises:
-        InvalidArgument: There is one.
+        InvalidArgument: There is such an option.
     """
     backend = BACKENDS[name]
     for option, value in options.given().items():
@@ -67,7 +67,7 @@ def refuse_meaningless(options: Options, name: str) -> None:
 
 
 def choose_engine(blueprint: Blueprint) -> Engine:
-    """Build the engine that suits best, or that a short trial finds fastest."""
+    """Build the engine of the best backend, by a short measurement if necessary."""
     given = blueprint.options.given().keys() - COMMON
     unmeant = given - {"max_restarts", "start_timeout_s"}
     if names_kernel(blueprint.source) and not unmeant - BACKENDS["kernel"].options:
@@ -112,7 +112,7 @@ def _reason_against_workers(blueprint: Blueprint) -> str | None:
 
 
 def _try_all(blueprint: Blueprint, twin: Native | None, rates: dict[str, float]) -> tuple[str, str]:
-    """Return the backend to use after a trial, and why; write into `rates` what was measured."""
+    """Measure and return the backend to use, and the reason; write the measurements to `rates`."""
     reason = _reason_against_workers(blueprint)
     if reason is not None and twin is None:
         return "serial", reason
@@ -206,7 +206,7 @@ def _begin(fleet: Fleet) -> float:
 
 
 def _step_s(fleet: Fleet) -> float:
-    """Return the seconds of one step of the whole fleet with random actions; at least two steps are taken."""
+    """Return the seconds per step of the whole fleet with random actions, from at least two steps."""
     actions = fleet.action_space.sample()
     steps, start_s = 0, time.perf_counter()
     while steps < 2 or time.perf_counter() - start_s < TRIAL_S:

@@ -1,7 +1,7 @@
-"""Every error envfleet raises on purpose, and `Failure`, the value that some of them carry.
+"""All errors of envfleet, and `Failure`, the failure of one sub-environment.
 
-A user's mistake is an `InvalidArgument` (also a `ValueError`). Problems while a fleet runs are the other
-children of `EnvfleetError`. Each class has a stable `code`, which survives a change of wording or a trip over a wire.
+A user's mistake is an `InvalidArgument` (also a `ValueError`). Problems while a fleet runs are the other subclasses of
+`EnvfleetError`. Each class has a stable `code`, which does not change with the message and is sent over HTTP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gymnasium.error
 
 
 class EnvfleetError(Exception):
-    """Base of all errors envfleet raises on purpose."""
+    """Base class of all errors of envfleet."""
 
     code: ClassVar[str] = "envfleet_error"
 
@@ -37,13 +37,13 @@ def _rebuild(kind: type[EnvfleetError], args: tuple[Any, ...], attributes: dict[
 
 
 class InvalidArgument(EnvfleetError, ValueError):
-    """An argument cannot be used; the message says what was given, what was expected and what to do."""
+    """An argument is invalid; the message has its value, what is accepted and what to do."""
 
     code = "invalid_argument"
 
 
 class UnknownEnv(InvalidArgument, gymnasium.error.UnregisteredEnv):
-    """No environment is registered under the id given; the message names those that are near."""
+    """No environment is registered under this id; the message has similar ids."""
 
     code = "unknown_env"
 
@@ -55,10 +55,10 @@ class ActionsNotBatched(InvalidArgument, TypeError):
 
 
 class SpacesDiffer(InvalidArgument, RuntimeError, AssertionError):
-    """Sub-environments do not share their spaces; all that Gymnasium's vector environments raise then.
+    """Sub-environments have different spaces; also a subclass of the errors that Gymnasium raises then.
 
     Attributes:
-        space: Which: `"observation_space"` or `"action_space"`.
+        space: Name of the space: `"observation_space"` or `"action_space"`.
     """
 
     code = "spaces_differ"
@@ -69,19 +69,19 @@ class SpacesDiffer(InvalidArgument, RuntimeError, AssertionError):
 
 
 class KernelError(EnvfleetError, TypeError):
-    """A kernel is written in a way that cannot run or be compiled; the message names the function, line or field."""
+    """A kernel cannot run or be compiled; the message has the function, line or field."""
 
     code = "kernel"
 
 
 class KernelIndexError(KernelError, IndexError):
-    """A kernel used an index outside an array, in code compiled to notice it (`debug=True`).
+    """A kernel used an invalid index, in code compiled with index checks (`debug=True`).
 
     Attributes:
         place: File, line and function.
-        index: The index.
-        axis: Of the array, or 0 of a tuple.
-        size: Of that axis.
+        index: Index.
+        axis: Axis of the array; 0 for a tuple.
+        size: Size of that axis.
     """
 
     code = "kernel_index"
@@ -95,7 +95,7 @@ class KernelIndexError(KernelError, IndexError):
 
 
 class MissingDependency(EnvfleetError, ImportError):
-    """A package is not installed that what was asked for needs; the message says how to install it."""
+    """An optional package is not installed; the message has the command that installs it."""
 
     code = "missing_dependency"
 
@@ -107,13 +107,13 @@ class FleetClosed(EnvfleetError, gymnasium.error.ClosedEnvironmentError):
 
 
 class FleetBroken(EnvfleetError):
-    """The fleet was used after a failure it could not repair; chained to that failure."""
+    """The fleet was used after a failure that it could not repair; the cause is that failure."""
 
     code = "fleet_broken"
 
 
 class CallPending(EnvfleetError, gymnasium.error.AlreadyPendingCallError):
-    """A call was made while an earlier `send` still waits for its `recv`."""
+    """A call was made while steps of `send` were pending."""
 
     code = "call_pending"
 
@@ -122,7 +122,7 @@ class CallPending(EnvfleetError, gymnasium.error.AlreadyPendingCallError):
 
 
 class NothingPending(EnvfleetError, gymnasium.error.NoAsyncCallError):
-    """`recv` was called with nothing sent."""
+    """`recv` was called without pending steps."""
 
     code = "nothing_pending"
 
@@ -149,31 +149,31 @@ class ObservationError(EnvfleetError, ValueError):
 
 
 class RewardError(EnvfleetError, ValueError):
-    """A sub-environment, or a shaping function, returned a reward that is not finite, and training cannot use it."""
+    """A sub-environment or a shaping function returned a reward that is not finite."""
 
     code = "bad_reward"
 
 
 class TrainingDiverged(EnvfleetError, ArithmeticError):
-    """A loss is not finite any more; the message names the loss and what to do."""
+    """A loss is not finite; the message has the name of the loss and what to do."""
 
     code = "training_diverged"
 
 
 class WireError(EnvfleetError, ValueError):
-    """Bytes from the network that are not what they should be, or a value that cannot be sent."""
+    """Data from the network are invalid, or a value cannot be sent."""
 
     code = "wire"
 
 
 class ServiceUnreachable(EnvfleetError, ConnectionError):
-    """A service gave no answer, however often it was asked; the call may have been made, and can be repeated."""
+    """A service did not answer, even after retries; the call may have been executed, and can be repeated."""
 
     code = "service_unreachable"
 
 
 class ServiceRefused(EnvfleetError):
-    """A service refused a call: `status` is HTTP's, `reason` the code that the service gave (`"quota"`)."""
+    """A service refused a call: `status` of HTTP, and `reason`, the code of the refusal such as `"quota"`."""
 
     code = "service_refused"
     status: int = 0
@@ -181,36 +181,36 @@ class ServiceRefused(EnvfleetError):
 
 
 class OutOfMemory(EnvfleetError, MemoryError):
-    """There is not enough memory for the arrays a fleet shares with its workers."""
+    """There is not enough memory for the arrays that a fleet shares with its workers."""
 
     code = "out_of_memory"
 
 
 def after_steps(count: int) -> str:
-    """Return how far an episode is, in words."""
+    """Return the position in an episode in words."""
     return f"after {count} step{'' if count == 1 else 's'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A failure of one sub-environment, as plain values that always pickle.
+    """Failure of one sub-environment, as values that always pickle.
 
     Attributes:
-        env_index: The sub-environment's index in the fleet.
-        worker: The worker's index.
-        verb: What it was doing: `"make"`, `"reset"`, `"step"`, `"close"`, …
+        env_index: Index of the sub-environment in the fleet.
+        worker: Index of the worker.
+        verb: Call that failed: `"make"`, `"reset"`, `"step"`, `"close"`, …
         type_name: Qualified name of the original exception's type.
-        message: The original exception's text.
-        traceback: The formatted remote traceback, from where the sub-environment's own code begins; empty if the
-            fleet found out itself what is wrong with what the sub-environment returned.
+        message: Text of the original exception.
+        traceback: Formatted remote traceback, starting in the sub-environment's code; empty if the fleet detected an
+            invalid return value.
         pid: Process that ran the sub-environment.
-        seed: Seed that it was last reset with, in this episode or an earlier one, if there was one.
+        seed: Seed of its last seeded reset, in this episode or an earlier one.
         step: Steps taken in the running episode before the failing call.
         action: `repr` of the last action, shortened, or `None`.
-        pickled: The original exception, pickled, where it survives the trip.
-        replay: What `envfleet replay` needs, or `None`.
+        pickled: The original exception, pickled, if it can be unpickled.
+        replay: Record for `envfleet replay`, or `None`.
         no_replay: Reason for a missing replay file.
-        error: The original exception itself, where it was raised in this process; does not pickle along.
+        error: The original exception, if it was raised in this process; not pickled.
     """
 
     env_index: int
@@ -232,7 +232,7 @@ class Failure:
         return {**vars(self), "error": None}
 
     def original(self) -> BaseException | None:
-        """Return the exception as it was raised; `None` if it came from elsewhere and did not survive pickling."""
+        """Return the original exception; `None` if it came from another process and could not be pickled."""
         if self.error is not None or self.pickled is None:
             return self.error
         try:
@@ -243,33 +243,33 @@ class Failure:
 
     @property
     def place(self) -> str:
-        """Description of what it was doing in which episode."""
+        """Description of the call and the episode."""
         episode = "" if self.step is None else f" {after_steps(self.step)} of its episode"
         seed = "" if self.seed is None else f", last seeded with {self.seed}"
         action = "" if self.action is None else f", last action {self.action}"
         return f"{self.verb}{episode}{seed}{action}"
 
     def summary(self) -> str:
-        """Return one line that says what failed where."""
+        """Return a summary of the failure in one line."""
         where = f"sub-environment {self.env_index} (worker {self.worker}, pid {self.pid})"
         return f"{where} failed in {self.place}: {self.type_name}: {self.message}"
 
     def how_to_repeat(self, replay_file: str | None) -> str:
-        """Return how to run it again, or why that is impossible; empty outside episodes."""
+        """Return how to reproduce the failure, or why that is impossible; empty outside of episodes."""
         if replay_file is not None:
-            return f"To run it again in this process: envfleet replay {replay_file}"
-        return "" if self.no_replay is None else f"There is no file to run it again: {self.no_replay}."
+            return f"To reproduce it in this process: envfleet replay {replay_file}"
+        return "" if self.no_replay is None else f"There is no replay file: {self.no_replay}."
 
 
 class SubEnvError(EnvfleetError):
     """One or more sub-environments raised.
 
-    Raised `from` the original exception where that unpickles, so `except SubEnvError as error: error.__cause__` has
-    its type. The message names each sub-environment and carries the remote traceback of the first.
+    Its `__cause__` is the original exception, if that can be unpickled. The message has the index of each
+    sub-environment and the remote traceback of the first one.
 
     Attributes:
-        failures: One `Failure` per sub-environment that raised, by index.
-        replay_file: Path of the file that `envfleet replay` runs again in this process, or `None`.
+        failures: Failure of each sub-environment that raised, by index.
+        replay_file: Path of the file with which `envfleet replay` reproduces the failure, or `None`.
     """
 
     code = "sub_env_error"
@@ -290,7 +290,7 @@ class SubEnvError(EnvfleetError):
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """Describe how a process ended.
+    """Describe the end of a process.
 
     >>> describe_exit(-9)
     'killed by SIGKILL, often out of memory'
@@ -315,16 +315,16 @@ def describe_exit(exitcode: int | None) -> str:
 
 
 class WorkerDied(EnvfleetError):
-    """A worker ended without being asked to.
+    """A worker ended unexpectedly.
 
     Attributes:
-        worker: Its index.
-        env_indices: The sub-environments it held.
-        exitcode: As `subprocess`: negative is a signal; `None` if unknown.
-        pid: Its process.
-        env_index: The sub-environment it was running, or `None`.
+        worker: Index of the worker.
+        env_indices: Sub-environments of the worker.
+        exitcode: Exit code as in `subprocess`: a negative one is a signal; `None` if unknown.
+        pid: Id of the process.
+        env_index: Sub-environment that was running, or `None`.
         rows: Index, steps and last seed of each of its sub-environments, in words.
-        how: Description of its end instead of the exit code.
+        how: Description of its end, used instead of the exit code.
     """
 
     code = "worker_died"
@@ -342,7 +342,7 @@ class WorkerDied(EnvfleetError):
     ) -> None:
         self.worker, self.env_indices, self.exitcode, self.pid = worker, tuple(env_indices), exitcode, pid
         self.env_index, self.rows, self.how = env_index, rows, how
-        super().__init__(f'{self.summary}\nPass on_failure="restart" to have lost workers rebuilt.')
+        super().__init__(f'{self.summary}\nPass on_failure="restart" to replace lost workers.')
 
     @property
     def summary(self) -> str:
@@ -354,13 +354,13 @@ class WorkerDied(EnvfleetError):
 
 
 class StepTimeout(EnvfleetError, TimeoutError):
-    """A sub-environment overran `step_timeout_s`; its worker was ended.
+    """A sub-environment exceeded `step_timeout_s`; its worker was killed.
 
     Attributes:
-        worker: The worker's index.
-        env_index: The sub-environment that was running.
-        timeout_s: The deadline it overran.
-        stack: The worker's Python stack at that moment.
+        worker: Index of the worker.
+        env_index: Sub-environment that was running.
+        timeout_s: Timeout that it exceeded.
+        stack: Python stack of the worker at that time.
         rows: Index, steps and last seed of each of the worker's sub-environments, in words.
     """
 
@@ -369,7 +369,7 @@ class StepTimeout(EnvfleetError, TimeoutError):
     def __init__(self, worker: int, env_index: int, timeout_s: float, stack: str, rows: str = "") -> None:
         self.worker, self.env_index, self.timeout_s, self.stack, self.rows = worker, env_index, timeout_s, stack, rows
         super().__init__(
-            f'{self.summary}\nPass on_failure="restart" to have its worker replaced, or raise step_timeout_s.'
+            f'{self.summary}\nPass on_failure="restart" to replace its worker, or increase step_timeout_s.'
         )
 
     @property
@@ -378,7 +378,7 @@ class StepTimeout(EnvfleetError, TimeoutError):
         held = f" It held {self.rows}." if self.rows else ""
         return (
             f"sub-environment {self.env_index} ran longer than step_timeout_s={self.timeout_s:g}, so worker "
-            f"{self.worker} was ended.{held}\nWhere it was:\n{self.stack}"
+            f"{self.worker} was killed.{held}\nIts stack:\n{self.stack}"
         )
 
 
@@ -386,12 +386,12 @@ class WorkersUnplaced(EnvfleetError, TimeoutError):
     """Ray did not find a place for every worker of a fleet.
 
     Attributes:
-        workers: Those without a place.
-        num_workers: How many there were to place.
-        timeout_s: The limit, `ray_options["place_timeout_s"]` or what is left of `start_timeout_s`.
-        asked: What each of them asks for.
-        cluster: What the cluster has, and what of that is free.
-        reason: What Ray says, if it gave up by itself.
+        workers: Indices of workers without a place.
+        num_workers: Number of workers to place.
+        timeout_s: Timeout, `ray_options["place_timeout_s"]` or the rest of `start_timeout_s`.
+        asked: Resources that each worker requests.
+        cluster: Resources of the cluster, in total and free.
+        reason: Message of Ray, if Ray raised an error.
     """
 
     code = "workers_unplaced"
@@ -413,9 +413,9 @@ class StartTimeout(EnvfleetError, TimeoutError):
     """Not all sub-environments were built in time.
 
     Attributes:
-        workers: The workers still building.
-        timeout_s: The limit, `start_timeout_s`.
-        stacks: Where they were.
+        workers: Workers that were still building.
+        timeout_s: Timeout, `start_timeout_s`.
+        stacks: Python stacks of these workers.
     """
 
     code = "start_timeout"
@@ -424,16 +424,16 @@ class StartTimeout(EnvfleetError, TimeoutError):
         self.workers, self.timeout_s, self.stacks = tuple(workers), timeout_s, stacks
         super().__init__(
             f"workers {list(workers)} did not finish building their sub-environments within "
-            f"start_timeout_s={timeout_s:g}: raise it if they are slow to build.\nWhere they were:\n{stacks}"
+            f"start_timeout_s={timeout_s:g}: increase it if they are slow to build.\nTheir stacks:\n{stacks}"
         )
 
 
 class CallTimeout(EnvfleetError, TimeoutError):
-    """A caller's own patience ran out; nothing is lost, the call can be finished later.
+    """A call exceeded the caller's timeout; nothing is lost, wait again for its result.
 
     Attributes:
-        verb: What was asked.
-        timeout_s: How long the caller waited.
+        verb: Name of the call.
+        timeout_s: Timeout of the caller.
     """
 
     code = "call_timeout"
@@ -442,11 +442,11 @@ class CallTimeout(EnvfleetError, TimeoutError):
         self.verb, self.timeout_s = verb, timeout_s
         super().__init__(
             f"{verb} was not complete within timeout_s={timeout_s:g}: wait again, nothing is lost "
-            "(step_timeout_s of make() is what limits a sub-environment)"
+            "(step_timeout_s of make() limits a sub-environment)"
         )
 
 
 class RestartBudgetSpent(EnvfleetError):
-    """More failures than `max_restarts` allows within an hour; chained to the last one."""
+    """There were more than `max_restarts` failures within an hour; the cause is the last one."""
 
     code = "restart_budget_spent"

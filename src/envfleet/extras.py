@@ -41,19 +41,19 @@ _EXTRAS = {
     "typer": "cli",
     "uvicorn": "serve",
 }
-"""The extra that installs a package, by the name under which the package is imported."""
+"""Extra that installs a package, by the import name of the package."""
 
 
 def is_optional(error: ImportError) -> bool:
-    """Return whether an extra has the package that could not be imported."""
+    """Return whether an extra installs the package that could not be imported."""
     return _package(error) in _EXTRAS
 
 
 def missing(what: str, error: ImportError) -> MissingDependency:
-    """Return the error that says what to install.
+    """Return the error with the command that installs a missing package.
 
     Args:
-        what: The feature that needs the package, as the message begins, such as `"training"`.
+        what: Feature that needs the package, the beginning of the message, such as `"training"`.
         error: Error of the import.
     """
     package = _package(error)

@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all: readers see the old one or the new one. And JSON that is read."""
+"""Atomic writing of files, and reading of JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 from envfleet.errors import InvalidArgument
 
 NO_ROOM = {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
-"""Errors of a disk that is full, or of what one may have of it."""
+"""Errors of a full disk or an exceeded quota."""
 
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Have errors of the operating system name this file if they name none, as those of a full disk do."""
+    """Add the name of this file to errors of the operating system without a file name, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -32,17 +32,17 @@ def naming(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Have a file written under another name, which takes its place once it is complete and on the disk.
+    """Write a file atomically: under another name, which replaces it once it is complete and on the disk.
 
-    If anything is raised meanwhile, what was written is removed and the old file stays; an `OSError` names the file.
-    Any number of processes may write the same file; the last one wins. Links are followed, permissions kept; a device
-    or another special file is written to directly.
+    After an exception the new file is removed and the old one stays; an `OSError` has the name of the file. Any number
+    of processes may write the same file; the last one wins. Links are followed and permissions kept. Devices and other
+    special files are written directly.
 
     Args:
-        path: The file; its folder is created if missing.
+        path: Path of the file; its folder is created if missing.
 
     Yields:
-        What to write: a new path in the same folder, hidden by a leading dot, with the same suffix.
+        Path to write to, in the same folder, with a leading dot and the same suffix.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -67,16 +67,16 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def write_whole(path: str | Path, content: bytes | str) -> None:
-    """Write a file in one piece; text is written as UTF-8. See `replacing`."""
+    """Write a file atomically; text is encoded as UTF-8. See `replacing`."""
     with replacing(path) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def check_writable(path: str | Path) -> None:
-    """Check that a file can be written later, before the work that goes into it; its folder is created if missing.
+    """Check that a file can be written later; its folder is created if missing.
 
     Raises:
-        OSError: It cannot; names the file.
+        OSError: The file cannot be written; has its name.
     """
     path = Path(path).resolve()
     try:
@@ -95,8 +95,8 @@ def read_json(path: Path, advice: str) -> Any:
     """Read a JSON file.
 
     Args:
-        path: The file.
-        advice: What to do if the file is missing.
+        path: Path of the file.
+        advice: Advice of the message if the file is missing.
 
     Raises:
         InvalidArgument: The file cannot be read, or is not JSON.

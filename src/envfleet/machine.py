@@ -10,16 +10,16 @@ from pathlib import Path
 
 
 def affinity_cores() -> int:
-    """Count the cores that the scheduler may run this process on."""
+    """Return the number of cores on which the scheduler may run this process."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux and some BSDs
     return (os.cpu_count() or 1) if affinity is None else len(affinity(0))
 
 
 def cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Read how many cores' worth of time the control group (version 1 or 2) grants, or `None` for no limit.
+    """Return the limit of CPU time of the control group (version 1 or 2) in cores; `None` for no limit.
 
     Args:
-        root: Where the control group file system is mounted.
+        root: Mount point of the control group file system.
     """
     files = [[root / "cpu.max"]]
     files += [[root / folder / f"cpu.cfs_{part}_us" for part in ("quota", "period")] for folder in ("cpu", ".")]
@@ -36,13 +36,13 @@ def _read_limit(files: list[Path]) -> float | None:
 
 
 def usable_cores() -> float:
-    """Count the cores this process may use at once; a control group can make it a fraction."""
+    """Return the number of cores that this process may use at once; a control group can make it a fraction."""
     quota = cgroup_cores()
     return float(affinity_cores()) if quota is None else min(float(affinity_cores()), quota)
 
 
 def whole_cores() -> int:
-    """Count the whole cores this process may use at once, at least one."""
+    """Return the number of whole cores that this process may use at once, at least one."""
     return max(1, math.floor(usable_cores() + 0.01))
 
 

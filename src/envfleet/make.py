@@ -1,4 +1,4 @@
-"""The front door: `make`, `connect` and `adopt` return a `Fleet`."""
+"""Public functions that return a `Fleet`: `make`, `connect` and `adopt`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make(  # the front door: every option is keyword-only
         env: A Gymnasium id or `EnvSpec` (with `**env_kwargs`), a callable that returns an environment, or
             `"module:name"` of one, a callable that takes a seed and returns one, a list of callables, one per
             sub-environment, or a kernel.
-        num_envs: How many. Can be left out for a list, or if `workers` and `envs_per_worker` are given.
+        num_envs: Number of sub-environments. Optional for a list, or with `workers` and `envs_per_worker`.
         backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"ray"`
             (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only), `"native"` (a MuJoCo task,
             the compiled twin of an environment, or the vector environment that its package registered), the name of
@@ -59,51 +59,50 @@ def make(  # the front door: every option is keyword-only
             your own; for others it measures which one is fastest here: `"serial"`, `"thread"`, `"process"`, and
             `"native"` for Gymnasium's MuJoCo tasks, unless an option or argument needs the original. `fleet.plan` says
             why. Options that mean nothing with the backend that is named are refused.
-        device: Where `"kernel"` runs: `"cpu"` or `"cuda"`.
+        device: Device of `"kernel"`: `"cpu"` or `"cuda"`.
         stream: With `"cuda"`, the handle of the CUDA stream to run on, such as torch's `stream.cuda_stream`; by default
             CUDA's default stream. It must exist as long as the fleet and its arrays.
         workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster; for
             kernels as many as the first steps or rollouts have shown to be worth it.
         envs_per_worker: Sub-environments of each; they are lost together if their worker dies.
-        autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
-        copy: True if returned arrays are the caller's own. If not, they are views, valid until the next-but-one call.
+        autoreset_mode: Time of the reset after an episode: Gymnasium's `AutoresetMode` or its name.
+        copy: True to return copies; otherwise returned arrays are views, valid until the next-but-one call.
         batch_size: Rows that `recv` waits for; all by default.
-        on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, and all of a worker that dies or overruns
-            `step_timeout_s`, end their episodes as truncated with `infos["env_error"]` and are rebuilt; the others do
-            not notice.
-        max_restarts: Restarts allowed within any hour.
-        step_timeout_s: Seconds a sub-environment may take for one step or reset before its worker is ended; needs
-            workers that can be ended (`"process"`, `"ray"`).
-        start_timeout_s: Seconds in which all sub-environments must be built; with `"serial"` and `"thread"` not
-            limited, because those build them in this process.
-        ray_options: With `"ray"`, what each worker asks for: `num_cpus`, `num_gpus`, `resources`, `memory`,
-            `scheduling_strategy`, `runtime_env`, as Ray's actors take them; `shared_memory=False` to have no worker use
-            the driver's memory; `place_timeout_s` (60).
-        seed: Given to callables that take one (sub-environment `i` gets `seed + i`). The seeds of sub-environments that
-            are rebuilt derive from it. `None` draws one.
-        shared: Large read-only arrays by name, in memory once for all workers. Callables get those that they name among
-            their keyword arguments.
+        on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, and all of a worker that dies or exceeds
+            `step_timeout_s`, end their episodes as truncated with `infos["env_error"]` and are rebuilt; others are not
+            affected.
+        max_restarts: Maximum number of restarts per hour.
+        step_timeout_s: Timeout of one step or reset of a sub-environment in seconds, after which its worker is killed;
+            requires `"process"` or `"ray"`.
+        start_timeout_s: Timeout for building all sub-environments in seconds; ignored by `"serial"` and `"thread"`,
+            which build them in this process.
+        ray_options: Options of `"ray"` per worker: `num_cpus`, `num_gpus`, `resources`, `memory`,
+            `scheduling_strategy`, `runtime_env`, as for Ray's actors; `shared_memory=False` to use TCP instead of the
+            driver's memory; `place_timeout_s` (60).
+        seed: Seed of callables that take one (sub-environment `i` gets `seed + i`). Seeds of rebuilt sub-environments
+            are derived from it. `None` draws one.
+        shared: Large read-only arrays by name, stored once for all workers, and passed to callables as keyword
+            arguments of these names.
         recycle_episodes: Replace a worker process after it ended this many episodes, so that leaks do not add up; the
             generator of its sub-environment continues. Needs `envs_per_worker=1`.
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step, as
             Gymnasium's `RecordEpisodeStatistics` does.
-        final_infos: True if infos hold `final_obs` and `final_info` (`SAME_STEP`); `fleet.final_observations` always
-            works.
+        final_infos: True to add `final_obs` and `final_info` to infos (`SAME_STEP`); `fleet.final_observations` is
+            available in any case.
         observation_mode: `"different"` allows observation spaces of one shape and dtype with different bounds.
-        debug: With `"kernel"` on the CPU, whether every index is checked: one outside its array raises
-            `KernelIndexError`, which names the line, the index and the size, where code without checks reads and writes
-            other memory. Slower.
-        **env_kwargs: For `gymnasium.make`, if `env` is an id or a spec; of a kernel, its parameters.
+        debug: With `"kernel"` on the CPU, True to check every index: an invalid one raises `KernelIndexError` with the
+            line, the index and the size, instead of accessing other memory. Slower.
+        **env_kwargs: Arguments of `gymnasium.make`, if `env` is an id or a spec; for a kernel its parameters.
 
     Returns:
         The fleet. Close it when done, or use it in a `with` statement.
 
     Raises:
-        InvalidArgument: An argument cannot be used; says what was given, what was expected and what to do.
+        InvalidArgument: An argument is invalid; the message has its value, what is accepted and what to do.
         KernelError: A kernel cannot be compiled.
         SubEnvError: A sub-environment could not be built.
         WorkerDied: A worker ended while building.
-        StartTimeout: Not all were built within `start_timeout_s`.
+        StartTimeout: Sub-environments were not built within `start_timeout_s`.
         WorkersUnplaced: Ray did not find a place for every worker.
 
     Examples:
@@ -139,10 +138,10 @@ def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwar
 
 
 def adopt(vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> Fleet:
-    """Make a fleet of an existing vector environment, which it owns from then on.
+    """Make a fleet of an existing vector environment, which the fleet then owns.
 
     Args:
-        vector_env: Any `gymnasium.vector.VectorEnv`: EnvPool's, ale-py's, one with a `vector_entry_point`.
+        vector_env: Any `gymnasium.vector.VectorEnv`, such as EnvPool's or ale-py's.
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
 
     Returns:
@@ -174,27 +173,27 @@ def connect(
     patience_s: float = 120.0,
     **options: Any,
 ) -> Fleet:
-    """Make a fleet that lives behind a service (`envfleet serve`), and is used as one that lives here.
+    """Make a fleet whose sub-environments run on a service (`envfleet serve`); it is used like any other fleet.
 
     Args:
-        url: Of the service; several spread the sub-environments evenly, and are asked at the same time.
-        env: An environment that the service offers; the namespace `envfleet/` may be left out.
-        num_envs: How many sub-environments.
+        url: URL of the service; several services share the sub-environments evenly and work at the same time.
+        env: Id of an environment of the service; the namespace `envfleet/` is optional.
+        num_envs: Number of sub-environments.
         token: Token from the administrator of the service; by default that of the variable `ENVFLEET_TOKEN`, from the
-            environment or from the nearest file `.env` above the working directory.
-        autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
-        mode: `"ranked"`: episodes count on the service's leaderboard, and it draws the seeds.
+            environment or from the nearest file `.env` in or above the working directory.
+        autoreset_mode: Time of the reset after an episode: Gymnasium's `AutoresetMode` or its name.
+        mode: `"ranked"`: episodes count on the service's leaderboard, and the service draws the seeds.
         batch_size: Rows that `recv` waits for; all by default.
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
-        timeout_s: Seconds to wait for an answer before a request is sent again. A repeated step is never made twice.
-        patience_s: Seconds after which a call that was not answered raises. A service may be restarted meanwhile.
-        **options: Arguments of the environment that the service allows, such as `step_size=10`.
+        timeout_s: Timeout of a request in seconds, after which it is sent again. A repeated step is executed once.
+        patience_s: Timeout of a call in seconds, including repeated requests; a service may restart meanwhile.
+        **options: Arguments of the environment that the service accepts, such as `step_size=10`.
 
     Returns:
         The fleet. Close it when done, or use it in a `with` statement.
 
     Raises:
-        InvalidArgument: An argument cannot be used; says what was given, what was expected and what to do.
+        InvalidArgument: An argument is invalid; the message has its value, what is accepted and what to do.
         ServiceUnreachable: No connection within 10 seconds, or no answer within `patience_s`.
         ServiceRefused: The service does not accept the token, or a quota is used up.
         MissingDependency: `envfleet[client]` is not installed.

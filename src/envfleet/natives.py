@@ -1,4 +1,4 @@
-"""The backend `native`: compiled tasks and kernels, and vector environments that packages register."""
+"""Backend `native`: compiled tasks and kernels, and vector environments that packages register."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from envfleet.sources import Blueprint, find_spec, is_kernel_class, kernel_spec
 _OF_RENDERER = ("default_camera_config", "width", "height", "camera_id", "camera_name", "max_geom", "visual_options")
 _OF_TASK = ("xml_file", "frame_skip", "render_mode", "max_episode_steps", "disable_env_checker")
 _ANY_NUMBER = ("_weight", "_scale")
-"""Endings of arguments whose int gives the same results as the float; other ints change the types of infos."""
+"""Suffixes of arguments for which an int gives the same results as a float; other ints change dtypes of infos."""
 
 UNKNOWN = (
     "it is a callable, of which only the Python code is known",
@@ -34,12 +34,12 @@ UNKNOWN = (
 
 @dataclasses.dataclass(frozen=True)
 class Native:
-    """A native implementation of an environment.
+    """Native implementation of an environment.
 
     Attributes:
         kind: `"task"`, `"kernel"` or `"vector"`.
         target: The task or kernel, or `"module:Name"` of it, or the spec with a `vector_entry_point`.
-        kwargs: Arguments of it.
+        kwargs: Its arguments.
         spec: Gymnasium's spec of the environment, if it has one.
         is_equal: True if it equals the environment in every bit.
     """
@@ -83,7 +83,7 @@ def _find_registered(spec: EnvSpec, kwargs: dict[str, Any]) -> Native | str:
 
 
 def _find_task(spec: EnvSpec, given: dict[str, Any]) -> Native | str:
-    """Return the task that equals one of Gymnasium's MuJoCo environments, or why the original is needed."""
+    """Return the task that equals a MuJoCo environment of Gymnasium, or the reason why there is none."""
     if not has_batches():
         return "MuJoCo older than 3.17 has no batched simulation"
     if importlib.util.find_spec("numba") is None:
@@ -110,7 +110,7 @@ def _find_task(spec: EnvSpec, given: dict[str, Any]) -> Native | str:
 
 
 def _is_same(task: type[Task], name: str, value: Any) -> bool:
-    """Return whether a parameter of a task gives what this argument of the original gives."""
+    """Return whether a parameter of a task has the effect of this argument of the original."""
     default = getattr(task.Params, name, None)
     if default is None or name == "dt":
         return False

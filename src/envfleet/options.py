@@ -1,4 +1,4 @@
-"""Options of a fleet: every option once, in one frozen dataclass that travels whole."""
+"""Options of a fleet in one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_flag, check_seconds, check_whole
 
 RETIRED = {
-    "spares": "pass batch_size and use send() and recv(): others step while one is reset",
+    "spares": "pass batch_size and use send() and recv(): others step while one of them is reset",
     "recycle_bytes": "pass recycle_episodes",
     "start_method": "leave it out: workers are forked from a small server that never imports your main module",
 }
-"""Options that are gone, and what replaces them."""
+"""Removed options, and their replacements."""
 
 _LEAST = {
     "workers": 1,
@@ -36,7 +36,7 @@ _CHOICES = {"device": ("cpu", "cuda"), "on_failure": ("raise", "restart"), "obse
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of `envfleet.make`, which explains them; made by `read_options`."""
+    """Options of `envfleet.make`, which documents them; made by `read_options`."""
 
     backend: str = "auto"
     device: str = "cpu"
@@ -61,7 +61,7 @@ class Options:
     lenient: bool = False  # as Gymnasium's classes: unchecked actions, unknown keys of observations, rewards of None
 
     def given(self) -> dict[str, Any]:
-        """Return the options that are not at their defaults, by name."""
+        """Return the options that differ from their defaults, by name."""
         found = {}
         for field in dataclasses.fields(self):
             value, default = getattr(self, field.name), field.default
@@ -71,10 +71,10 @@ class Options:
 
 
 def read_options(**given: Any) -> Options:
-    """Check options by name, and put them together.
+    """Return checked options.
 
     Raises:
-        InvalidArgument: An option has a value that it cannot have.
+        InvalidArgument: An option has an invalid value.
     """
     options, read = Options(**given), dict[str, Any]()
     for name, value in options.given().items():
@@ -103,10 +103,10 @@ def _are_spaces(value: Any) -> bool:
 
 
 def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return Gymnasium's mode, or the one of this name or value.
+    """Return an autoreset mode from Gymnasium's enum, its name or its value.
 
     Raises:
-        InvalidArgument: Unknown mode.
+        InvalidArgument: The mode does not exist.
     """
     for known in AutoresetMode:
         if mode in (known, known.name, known.value, known.name.lower()):
@@ -115,20 +115,20 @@ def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 OPTIONS = ("num_envs", *(field.name for field in dataclasses.fields(Options)))
-"""Every option of `make` except the environment, `num_envs` first."""
+"""Names of all options of `make` except the environment, `num_envs` first."""
 
 WHOLE_DICTS = frozenset({"kwargs", "env_kwargs", "env_options"})
-"""Keywords by which other libraries take the arguments of environments."""
+"""Keywords of other libraries for the arguments of environments."""
 
 _ELSEWHERE = {"num_threads": "workers", "vectorization_mode": "backend"}  # as EnvPool and Gymnasium call them
 
 
 def advise(name: str, known: Iterable[str]) -> str:
-    """Return what to do about an unknown keyword, as the end of the sentence that refuses it.
+    """Return advice about an unknown keyword, the end of an error message.
 
     Args:
-        name: The keyword.
-        known: The accepted ones, the likeliest first.
+        name: Unknown keyword.
+        known: Accepted keywords, the likeliest first.
     """
     known = list(known)
     if name in _ELSEWHERE:

@@ -1,4 +1,4 @@
-"""Everything that is found by name: backends, environments and how a service hosts these, games for two, and agents.
+"""Registry of backends, environments with their hosting, two-player games, and agents.
 
 Entries are plain values; heavy parts are named as `"module:name"` and imported when they are used.
 """
@@ -15,14 +15,14 @@ from envfleet.errors import InvalidArgument
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """A way to carry sub-environments.
+    """Entry of a backend.
 
     Attributes:
-        name: As `make(backend=…)` takes it.
+        name: Value of `make(backend=…)`.
         build: `"module:function"`, called with a `Blueprint` and the reason for the choice; returns an engine.
-        steps: Where a sub-environment steps; for tables and messages.
-        choose_when: When to choose it; for tables.
-        options: Options of `make` that mean something with it, beyond `COMMON`.
+        steps: Place where a sub-environment steps, for tables and messages.
+        choose_when: Condition for choosing it, for tables.
+        options: Options of `make` that it supports, in addition to `COMMON`.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Backend:
 
 
 COMMON = frozenset({"backend", "autoreset_mode", "copy", "seed", "record_episodes", "final_infos"})
-"""Options that every backend has."""
+"""Options that every backend supports."""
 
 _PYTHON = frozenset(
     {"batch_size", "on_failure", "max_restarts", "start_timeout_s", "shared", "observation_mode", "lenient"}
@@ -91,15 +91,15 @@ BACKENDS: dict[str, Backend] = {
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """An environment that comes with envfleet.
+    """Entry of a built-in environment.
 
     Attributes:
         id: Gymnasium's id.
         target: `"module:Name"` of the class.
-        max_episode_steps: The time limit, or `None`.
-        is_kernel: True if it is a kernel.
+        max_episode_steps: Time limit, or `None`.
+        is_kernel: True for a kernel.
         twin_of: Id of the Gymnasium environment that it equals.
-        hosting: `"module:Name"` of what a service needs to know of it.
+        hosting: `"module:Name"` of its subclass of `Hosting`, for services.
     """
 
     id: str
@@ -209,22 +209,22 @@ TASKS: dict[str, str] = {
         "walker2d_v5:Walker2dEnv": "runners:Walker2d",
     }.items()
 }
-"""MuJoCo tasks that equal an environment in every bit, by the entry point of that environment."""
+"""MuJoCo tasks that equal an environment bit for bit, by the entry point of that environment."""
 
 GAMES: dict[str, str] = {"hockey": f"{_HOCKEY}.entry:HockeyGame"}
-"""Games for two by the name that configurations and commands have for them; the first is the default.
+"""Two-player games by their name in configurations and commands; the first is the default.
 
-Each is `"module:Name"` of a `envfleet.envs.games.Game`.
+Each is `"module:Name"` of an `envfleet.envs.games.Game`.
 """
 
 RANDOM = "random"
-"""Name of the player that draws its actions, which every game has."""
+"""Name of the player with random actions, which every game has."""
 
 
 AGENTS = {name: f"envfleet.agents.{name.lower()}:{name}" for name in ("SAC", "TD3", "DDDQN", "PPO")}
-"""Agents by the name that configurations and files of saved agents have for them, which is that of the class.
+"""Agents by class name, which configurations and saved agents use.
 
-Each is `"module:Name"` of the class, whose `config_class` has the hyperparameters.
+Each is `"module:Name"` of a class with the hyperparameters in `config_class`.
 """
 
 
@@ -234,19 +234,19 @@ def find_hosting(env_id: str) -> Any:
 
 
 def resolve(target: str) -> Any:
-    """Import what `"module:name"` names."""
+    """Import and return the object `"module:name"`."""
     return pkgutil.resolve_name(target)
 
 
 def find_own(target: str, place: str) -> Any:
-    """Import the class or function that a user's own `"module:name"` names.
+    """Import a user's class or function from `"module:name"`.
 
     Args:
         target: `"module:name"`.
-        place: Where it is written, such as the path of a key; errors begin with it.
+        place: Location of the name, such as the path of a key; messages begin with it.
 
     Raises:
-        InvalidArgument: The form is wrong, the module or the name is missing, or the object is not callable.
+        InvalidArgument: The format is invalid, the module or the name is missing, or the object is not callable.
     """
     module, _, name = target.partition(":")
     if not module or not name:
@@ -264,14 +264,14 @@ def find_own(target: str, place: str) -> Any:
 
 
 def import_own(module: str, found: str) -> Any:
-    """Import a user's own module.
+    """Import a user's module.
 
     Args:
         module: Its name.
         found: What names it and where, as errors begin.
 
     Raises:
-        InvalidArgument: It cannot be imported.
+        InvalidArgument: The module cannot be imported.
     """
     try:
         return importlib.import_module(module)

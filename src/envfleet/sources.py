@@ -32,23 +32,23 @@ EnvSource: TypeAlias = (
     | Callable[..., gym.Env[Any, Any]]
     | Sequence[Callable[..., gym.Env[Any, Any]]]
 )
-"""What `envfleet.make` accepts as an environment."""
+"""Types that `envfleet.make` accepts as an environment."""
 
 _OF_GYMNASIUM = {"render_mode", "max_episode_steps", "disable_env_checker"}
 
 _PACKAGES = {"ALE": "ale_py", "BabyAI": "minigrid", "MiniGrid": "minigrid"}
-"""Modules that register ids which begin with a name and a slash or a dash."""
+"""Modules that register ids with these prefixes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Blueprint:
-    """Everything that `make` was asked for; any number of engines can be built from it.
+    """Arguments of `make`, from which any number of engines can be built.
 
     Attributes:
         source: The environment.
-        num_envs: How many.
-        options: Of the fleet.
-        env_kwargs: For the environment.
+        num_envs: Number of sub-environments.
+        options: Options of the fleet.
+        env_kwargs: Arguments of the environment.
     """
 
     source: Any
@@ -60,10 +60,10 @@ class Blueprint:
         """Return one builder per sub-environment.
 
         Args:
-            seed: Of the first sub-environment, for callables that take one.
+            seed: Seed of the first sub-environment, for callables that take one.
 
         Raises:
-            InvalidArgument: The source is nothing that a sub-environment can be built from.
+            InvalidArgument: The source is not a supported type.
         """
         source, names, kwargs = self.source, tuple(self.options.shared or ()), dict(self.env_kwargs)
         for name in kwargs.keys() & set(names):
@@ -94,7 +94,7 @@ class Blueprint:
         unused = set(names).difference(*(builder.shared_names for builder in builders))
         if unused:
             raise InvalidArgument(
-                f"shared data {sorted(unused)} is taken by no callable: give one a keyword argument of that name"
+                f"shared data {sorted(unused)} is not an argument of any callable: add a keyword argument of that name"
             )
         return tuple(builders)
 
@@ -119,7 +119,7 @@ def names_kernel(source: Any) -> bool:
 
 
 def kernel_spec(source: Any) -> EnvSpec | None:
-    """Return the registered kernel that a Gymnasium id or spec means, if it means one."""
+    """Return the spec of the registered kernel with a Gymnasium id or spec, if there is one."""
     if not isinstance(source, (str, EnvSpec)):
         return None
     spec = find_spec(source)
@@ -131,7 +131,7 @@ def find_spec(source: str | EnvSpec) -> EnvSpec:
 
     Raises:
         InvalidArgument: The module cannot be imported.
-        UnknownEnv: No such id is registered; the message names similar ones.
+        UnknownEnv: The id is not registered; the message has similar ones.
     """
     if isinstance(source, EnvSpec):
         return source
@@ -167,7 +167,7 @@ def find_callable(source: str) -> Callable[..., Any] | None:
 
 
 def name_source(source: Any) -> str:
-    """Return what an environment is called that is given as to `make`."""
+    """Return the name of an environment that is an argument of `make`."""
     if isinstance(source, (str, EnvSpec)):
         return source if isinstance(source, str) else source.id
     function = source[0] if isinstance(source, Sequence) else source
@@ -178,7 +178,7 @@ def name_source(source: Any) -> str:
 
 
 def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a callable takes a seed, and which shared data it takes."""
+    """Return whether a callable takes a seed, and the names of shared data that it takes."""
     if isinstance(function, gym.Env):
         raise InvalidArgument(
             f"env {index} is an environment, expected a callable that makes one: `lambda: gym.make(...)`; "
@@ -210,10 +210,10 @@ def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) ->
 def count_envs(
     source: Any, num_envs: int | None, workers: int | None, envs_per_worker: int | None, others: Iterable[str] = ()
 ) -> int:
-    """Return how many sub-environments there are to be; `others` are the remaining keywords, one perhaps misspelt.
+    """Return the number of sub-environments; `others` are the remaining keywords, for the advice in messages.
 
     Raises:
-        InvalidArgument: It is not said, or the numbers contradict each other.
+        InvalidArgument: The number is missing, or the numbers contradict each other.
     """
     num_envs = None if num_envs is None else check_whole("num_envs", num_envs, 1)
     if isinstance(source, Sequence) and not isinstance(source, str):
@@ -227,7 +227,7 @@ def count_envs(
     if num_envs is None:
         near = difflib.get_close_matches("num_envs", others, n=1, cutoff=0.7)
         given = f", {near[0]} was given" if near else ""
-        raise InvalidArgument(f"num_envs is missing{given}: pass how many sub-environments to make, such as 8")
+        raise InvalidArgument(f"num_envs is missing{given}: pass the number of sub-environments, such as 8")
     if workers is not None and workers > num_envs:
         raise InvalidArgument(
             f"workers={workers} but there are only {num_envs} sub-environments: a worker needs at least one; "
@@ -242,10 +242,10 @@ def count_envs(
 
 
 def check_keywords(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
-    """Refuse a keyword that the constructor of a registered environment does not take.
+    """Check that the constructor of a registered environment accepts all keywords.
 
     Raises:
-        InvalidArgument: The message names it, and what is accepted.
+        InvalidArgument: A keyword is unknown; the message has the accepted ones.
     """
     unsure = [name for name in env_kwargs if name not in _OF_GYMNASIUM and name not in spec.kwargs]
     accepted = _accepted(spec) if unsure else None
@@ -260,13 +260,13 @@ def check_keywords(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
 
 
 def refuse_retired(env_kwargs: Mapping[str, Any]) -> None:
-    """Refuse options that `make` had once, and name what replaces them."""
+    """Raise an error for removed options of `make`, with their replacement."""
     for name in RETIRED.keys() & env_kwargs.keys():
-        raise InvalidArgument(f"{name}={env_kwargs[name]!r} is not an option any more: {RETIRED[name]}")
+        raise InvalidArgument(f"{name}={env_kwargs[name]!r} was removed: {RETIRED[name]}")
 
 
 def _accepted(spec: EnvSpec) -> list[str] | None:
-    """Return the keywords that a constructor names; `None` if it takes any, or if they are unknown."""
+    """Return the keywords of a constructor; `None` if it accepts any, or if they are unknown."""
     entry_point: str | Callable[..., Any] | None = spec.entry_point
     try:
         creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
@@ -279,7 +279,7 @@ def _accepted(spec: EnvSpec) -> list[str] | None:
 
 
 def _explain_keywords(function: Any, kwargs: Mapping[str, Any]) -> str:
-    """Return the message about keywords next to a callable."""
+    """Return the message about keywords that were passed with a callable."""
     name, called = min(kwargs), getattr(function, "__name__", "")
     written = (f"**{value!r}" if key in WHOLE_DICTS else f"{key}={value!r}" for key, value in kwargs.items())
     advice = advise(name, OPTIONS)

@@ -1,4 +1,4 @@
-"""Settings that users keep out of programs: in the environment, or in a file `.env`."""
+"""Settings from environment variables or a file `.env`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ TOKEN = "ENVFLEET_TOKEN"
 
 
 def find_setting(name: str) -> str | None:
-    """Return a variable of the environment, else of the nearest `.env` in the working directory or above it.
+    """Return an environment variable, or that of the nearest `.env` in the working directory or above it.
 
     Returns:
-        Its value, or `None`; an empty one counts as not set.
+        Value, or `None`; an empty value counts as not set.
     """
     path = find_dotenv(usecwd=True)
     return os.environ.get(name) or (dotenv_values(path).get(name) if path else None) or None
 
 
 def find_token(given: Any, option: str = "token=…") -> str:
-    """Return the token to use: the one that is given, else that of `ENVFLEET_TOKEN`.
+    """Return the token: the argument, or that of `ENVFLEET_TOKEN`.
 
     Args:
-        given: The token, a `str`, if there is one.
-        option: How it is given, for the message that it is missing.
+        given: Token, a `str`, or `None`.
+        option: Name of the argument, for the message.
 
     Raises:
         InvalidArgument: The token is missing or malformed.
@@ -41,5 +41,5 @@ def find_token(given: Any, option: str = "token=…") -> str:
     if not isinstance(token, str):
         raise InvalidArgument(f"the token is of type {type(token).__name__}, expected a str: pass {option} as text")
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidArgument("the token has characters that no token has: copy it again, without spaces and quotes")
+        raise InvalidArgument("the token has invalid characters: copy it again, without spaces and quotes")
     return token

@@ -80,7 +80,7 @@ def test_data_that_is_also_a_keyword_is_refused() -> None:
 
 
 def test_shared_data_nobody_takes_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"shared data \['prices'\] is taken by no callable"):
+    with pytest.raises(InvalidArgument, match=r"shared data \['prices'\] is not an argument of any callable"):
         envfleet.make(CountingEnv, num_envs=1, backend="serial", shared={"prices": np.zeros(3)})
 
 

@@ -61,7 +61,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process can execute a call."""
+        """True if the process can execute a call."""
         return self._process.poll() is None
 
     def call(self, function: Callable[[State, *Ts], T], timeout_s: float, *args: *Ts) -> T:

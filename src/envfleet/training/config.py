@@ -60,12 +60,12 @@ class Training(Section):
     updates_per_round: Rate | None = None
     """Gradient updates per round (one step of all sub-environments), instead of updates_per_step."""
     learn_beside: bool = True
-    """Whether a background thread makes compiled updates while sub-environments step; the acting policy is then one set
-    of updates old."""
+    """True to make compiled updates in a background thread while sub-environments step; the acting policy then lags by
+    one set of updates."""
     rollout_steps: Length = 128
     """PPO: steps of each sub-environment per rollout."""
     learn_from_both_sides: bool = True
-    """Whether the learner learns from both sides of games against itself (self_play without a checkpoint, not
+    """True to learn from both sides of games against the learner itself (self_play without a checkpoint, not
     deterministic); a step of such a game is two transitions."""
     reward_scale: Positive = 1.0
     """Factor of the learner's reward."""
@@ -74,7 +74,7 @@ class Training(Section):
     eval_games: Length = 200
     """Games per evaluation and opponent."""
     eval_weak_opponent: bool = True
-    """Whether evaluations include the weaker scripted players."""
+    """True to include the weaker scripted players in evaluations."""
     checkpoint_frequency: Length | None = 100_000
     """Transitions between checkpoints; null for one at the end."""
     max_checkpoints: Length = 5
@@ -87,7 +87,7 @@ class Training(Section):
     def _check(self) -> Self:
         if self.updates_per_round is not None and self.updates_per_step != 1.0:
             raise ValueError(
-                "has updates_per_step and updates_per_round, expected one of both: updates_per_step keeps the number "
+                "has updates_per_step and updates_per_round, expected only one: updates_per_step keeps the number "
                 "of updates per transition independent of num_envs"
             )
         return self
@@ -108,7 +108,7 @@ class AgentSection(Section):
     action_fineness: Length = 1
     """DDDQN in games with a table of actions: levels in each direction of an axis."""
     action_combined: bool = False
-    """DDDQN in games with a table of actions: whether an action may move several axes."""
+    """DDDQN in games with a table of actions: true if an action may move several axes."""
 
     @field_validator("type")
     @classmethod
@@ -246,7 +246,7 @@ def read_file(source: str | Path) -> tuple[Any, str]:
     """Read a configuration file without parsing its content.
 
     Args:
-        source: As in `find_config`.
+        source: Argument of `find_config`.
 
     Returns:
         Content and path of the file: the arguments of `parse_config`.
@@ -267,7 +267,7 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         source: Name of the configuration in errors.
 
     Raises:
-        InvalidArgument: As in `read_config`.
+        InvalidArgument: See `read_config`.
     """
     if not isinstance(data, dict):
         raise InvalidArgument(f'{source} holds a {type(data).__name__}, expected an object: {{"curriculum": …}}')

@@ -84,7 +84,7 @@ class _Agent(_Entry):
     """Trained agent."""
 
     deterministic: bool = False
-    """Whether the opponent acts without exploration."""
+    """True if the opponent acts without exploration."""
 
 
 class NamedOpponent(_Entry):
@@ -197,7 +197,7 @@ class WeightedMode(Section):
 
     mode: str
     weight: Weight = 1.0
-    """Relative to the weights of the other entries."""
+    """Weight of the entry, relative to the other ones."""
 
 
 class Environment(Section):
@@ -337,7 +337,7 @@ class Phase(Section):
     reward_bonus: RewardBonus | None = None
     """Reward for winning; null for none."""
     clear_buffer: bool = True
-    """Whether the replay buffer is emptied when the phase begins."""
+    """True to empty the replay buffer when the phase begins."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -162,7 +162,7 @@ def config_for(env: str, agent: str, transitions: int, env_kwargs: Mapping[str, 
         env_kwargs: Arguments of the environment.
 
     Raises:
-        InvalidArgument: As in `read_config`.
+        InvalidArgument: See `read_config`.
     """
     environment = Environment(id=env, kwargs=dict(env_kwargs or {}))
     phase = {"name": "train", "transitions": transitions, "environment": environment.model_dump()}

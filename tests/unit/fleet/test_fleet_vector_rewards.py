@@ -160,7 +160,7 @@ def test_a_vector_environment_that_has_them() -> None:
         assert fleet.rollout("random", 4, seed=0).rewards.shape == (4, 3, 2)
     with envfleet.adopt(_Adopted()) as fleet:
         fleet.reset(seed=0)
-        with pytest.raises(InvalidArgument, match="vectors need the attribute reward_space"):
+        with pytest.raises(InvalidArgument, match="vector rewards, set the attribute reward_space"):
             fleet.step(np.zeros(3, np.int64))
 
 

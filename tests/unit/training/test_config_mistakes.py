@@ -135,7 +135,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "updates": (
         lambda: changed("training", {"updates_per_step": 2, "updates_per_round": 1}),
-        r"training has updates_per_step and updates_per_round, expected one of both",
+        r"training has updates_per_step and updates_per_round, expected only one",
     ),
     "nothing learns": (
         lambda: {key: value for key, value in clean().items() if key != "agent"},

@@ -63,7 +63,7 @@ def test_no_file_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folder = tmp_path / "missing"
     error = failing_run("serial", folder, monkeypatch)
     assert error.replay_file is None
-    assert f"There is no file to run it again: {folder} is not writable (No such file or directory)" in str(error)
+    assert f"There is no replay file: {folder} is not writable (No such file or directory)" in str(error)
     assert not folder.exists()
 
 

@@ -159,7 +159,7 @@ def load_player(
         name: Display name; by default the name of the player, `name_of` a file or folder, or the agent's algorithm.
         game: Game to play; by default the first of `registry.GAMES`.
         seed: Seed of the draws of a random player or of the user's own class.
-        trust: As in `load_agent`, for a file.
+        trust: Argument of `load_agent`, for a file.
 
     Raises:
         InvalidArgument: Unknown player, or a player of another game.

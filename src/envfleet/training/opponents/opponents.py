@@ -121,7 +121,7 @@ class Opponents:
             rows: Rows of the episodes.
 
         Returns:
-            Whether `scripts` changed.
+            True if `scripts` changed.
         """
         chosen = self._rng.choice(len(self._entries), size=len(rows), p=self._shares)
         who = np.zeros(len(rows), np.int64)
@@ -240,7 +240,7 @@ def check_opponents(plan: RunPlan) -> None:
     """Check all files and classes of opponents.
 
     Raises:
-        InvalidArgument: One is missing, or does not play the game.
+        InvalidArgument: A file or class is missing, or is for another game.
     """
     for opponent, game in (
         (one, game)

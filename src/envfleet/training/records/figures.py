@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Histories = Sequence[RunHistory]
 Draw = Callable[["Axes", RunHistory, str], None]
-"""Draws a run into a panel, in its colour."""
+"""Function that draws a run into a panel, in its color."""
 _SMOOTHED = 12  # a point is the mean of this part of the whole curve
 _MOST_NUMBERS = 16  # players, above which numbers in the cells could not be read
 _LETTER = 0.08  # inches
@@ -37,7 +37,7 @@ _BINS = 300
 
 
 def style() -> AbstractContextManager[None]:
-    """Make figures look as ours do while this is entered.
+    """Context with the style of all figures.
 
     Raises:
         MissingDependency: matplotlib is not installed.
@@ -50,7 +50,7 @@ def style() -> AbstractContextManager[None]:
 
 
 def new_figure(panels: int, *, width: float = 4.6, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """Make a figure with so many panels, in rows of three, each `width` times `height` inches."""
+    """Return a figure with `count` panels, in rows of three, each `width` × `height` inches."""
     from matplotlib.figure import Figure
 
     columns = min(panels, 3)
@@ -70,15 +70,15 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFrame:
-    """Put the rows of a table into bins of equal length on the axis of transitions, and reckon something for each.
+    """Aggregate the rows of a table in bins of equal length on the axis of transitions.
 
     Args:
-        frame: The table, with a column of transitions.
-        figures: What to reckon.
-        least: Rows that a bin has on average if there are fewer bins than fit into a figure.
+        frame: Table with a column of transitions.
+        figures: Aggregations per bin.
+        least: Minimum mean number of rows per bin; there are fewer bins for short tables.
 
     Returns:
-        A row per bin that is not empty: `transitions` (the mean of its rows), then the figures.
+        One row per non-empty bin: the mean of `transitions`, then the aggregations.
     """
     last = pl.col("transitions").max().clip(1)
     count = max(min(_BINS, len(frame) // least), 1)
@@ -88,7 +88,7 @@ def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFra
 
 
 def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
-    """Draw a line at the start of each phase, labelled with its name."""
+    """Draw a line at the start of each phase, labeled with its name."""
     if len(phases) < 2:
         return
     right = panel.get_xlim()[1]
@@ -103,7 +103,7 @@ def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
 
 
 def label_transitions(panel: Axes) -> None:
-    """Label the horizontal axis, with 2M for two million."""
+    """Label the x axis, with 2M for two million."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     panel.set_xlabel("transitions")
@@ -116,14 +116,14 @@ def label_transitions(panel: Axes) -> None:
 
 
 def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list[Path]:
-    """Draw the figures of runs; several runs are drawn into the same ones.
+    """Plot runs; several runs share the figures.
 
     Args:
         runs: Folders of runs.
-        out: Folder for the figures; `None` for `plots` in that of the only run.
+        out: Folder of the figures; `None` for `plots` in the folder of a single run.
 
     Returns:
-        The files: returns, win rates, evaluations, losses; those that there is something to draw for.
+        Files of returns, win rates, evaluations and losses, as far as there is data.
 
     Raises:
         InvalidArgument: No runs, a path that is not a run, or several runs without `out`.
@@ -148,21 +148,21 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
 
 
 def draw_returns(histories: Histories) -> Figure | None:
-    """Draw the true and the learner's returns, smoothed within each phase, with the raw ones pale behind."""
+    """Plot the returns of the environment and of the learner, smoothed within each phase, over the raw ones."""
     played = [history for history in histories if len(history.episodes)]
-    titles = {"return": "Return", "shaped_return": "Return that is learned from"}
+    titles = {"return": "Return", "shaped_return": "Return with shaping"}
     return _draw(played, {title: functools.partial(_draw_returns, column) for column, title in titles.items()})
 
 
 def draw_win_rates(histories: Histories) -> Figure | None:
-    """Draw how many training games are won and lost."""
+    """Plot the shares of training games that are won and lost."""
     is_game = (pl.col("opponent") != "").any() | (pl.col("winner") != 0).any()
     played = [history for history in histories if history.episodes.select(is_game).item()]
     return _draw(played, {"Training games won, and lost (dotted)": _draw_games})
 
 
 def draw_evaluations(histories: Histories) -> Figure | None:
-    """Draw evaluations with their 95 % intervals: mean returns, or win rates by opponent and the learner's rating."""
+    """Plot evaluations with 95 % intervals: mean returns, or win rates by opponent and the learner's rating."""
     evaluations = pl.concat([history.evaluations for history in histories])
     opponents = sorted(evaluations.filter(figure="win_rate")["opponent"].unique().to_list())
     panels: dict[str, Draw] = {f"Games won against {one}": functools.partial(_draw_score, one) for one in opponents}
@@ -174,13 +174,13 @@ def draw_evaluations(histories: Histories) -> Figure | None:
 
 
 def draw_losses(histories: Histories) -> Figure | None:
-    """Draw losses and other figures of updates, a panel for each."""
+    """Plot losses and other metrics of updates, one panel each."""
     names = sorted({name for history in histories for name in history.updates["figure"].unique().to_list()})
     return _draw(histories, {name.replace("_", " "): functools.partial(_draw_figure, name) for name in names})
 
 
 def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
-    """Draw every run into every panel, and say which colour is which run if there are several."""
+    """Draw every run into every panel, with a legend if there are several runs."""
     if not histories or not panels:
         return None
     figure, axes = new_figure(len(panels))
@@ -226,7 +226,7 @@ def _draw_score(opponent: str, panel: Axes, history: RunHistory, colour: str, fi
 
 
 def _draw_rating(anchors: Mapping[str, float], panel: Axes, history: RunHistory, colour: str) -> None:
-    """Draw ratings with two standard deviations to either side, and where the scripted players stand."""
+    """Plot ratings ± 2 standard deviations, and the fixed ratings of scripted players."""
     table = _evaluations(history, LEARNER, "rating", "rating_sd")
     reach = (2 * table["rating_sd"]).to_list()
     _plot_sure(panel, table["transitions"], table["rating"], reach, color=colour, label=history.name)
@@ -236,12 +236,12 @@ def _draw_rating(anchors: Mapping[str, float], panel: Axes, history: RunHistory,
 
 
 def _plot_sure(panel: Axes, times: pl.Series, values: pl.Series, reach: Any, **rest: Any) -> None:
-    """Plot points with bars that show how sure they are."""
+    """Plot points with error bars."""
     panel.errorbar(times.to_list(), values.to_list(), reach, marker="o", markersize=3, elinewidth=0.8, **rest)
 
 
 def _evaluations(history: RunHistory, opponent: str, *figures: str) -> pl.DataFrame:
-    """Return a row per evaluation, with a column per figure."""
+    """Return one row per evaluation, with a column per metric."""
     values = [pl.col("value").filter(pl.col("figure") == name).last().alias(name) for name in figures]
     return history.evaluations.filter(opponent=opponent).group_by("transitions").agg(*values).sort("transitions")
 
@@ -255,16 +255,16 @@ def _draw_figure(name: str, panel: Axes, history: RunHistory, colour: str) -> No
 
 
 def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
-    """Draw ratings with two standard deviations, and the matrix of scores.
+    """Plot ratings ± 2 standard deviations, and the matrix of scores.
 
-    Names of players are paths of any length, so they stand once; the matrix has their ranks.
+    Names of players can be long paths, so they are written once; the matrix has their ranks.
 
     Args:
-        tournament: To draw.
-        path: Of the PNG.
+        tournament: Tournament to plot.
+        path: Path of the PNG.
 
     Returns:
-        The path.
+        Path of the PNG.
 
     Raises:
         MissingDependency: matplotlib is not installed.
@@ -274,7 +274,7 @@ def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
 
 
 def draw_tournament(tournament: Tournament) -> Figure:
-    """Draw what `plot_tournament` saves, in the style that is entered."""
+    """Return the figure of `plot_tournament`, in the current style."""
     count, longest = len(tournament.names), max(map(len, tournament.names))
     width = 3.5 + 0.25 * count + _LETTER * longest / 2
     figure, (left, right) = new_figure(2, width=width, height=2.2 + 0.36 * count)
@@ -290,7 +290,7 @@ def _draw_ratings(panel: Axes, tournament: Tournament) -> None:
         panel.errorbar(rating.mu, place, xerr=reach, fmt="o", color=colour, capsize=3, markersize=5)
     panel.set_yticks(range(len(tournament.names)), [f"{name}  {rank}" for rank, name in enumerate(tournament.names, 1)])
     panel.set_ylim(len(tournament.names) - 0.5, -0.5)
-    panel.set_xlabel("rating ± 2 standard deviations; grey ones stand fixed")
+    panel.set_xlabel("rating ± 2 standard deviations; gray ones are fixed")
     panel.set_title("Ratings")
 
 
@@ -302,7 +302,7 @@ def _draw_scores(panel: Axes, tournament: Tournament) -> None:
     ranks = [str(rank) for rank in range(1, count + 1)]
     panel.set_xticks(range(count), ranks)
     panel.set_yticks(range(count), ranks)
-    panel.set_xlabel("opponent; a draw is half a win")
+    panel.set_xlabel("opponent (a draw is half a win)")
     panel.grid(visible=False)
     panel.set_title("Score of row against column")
     for row, column in np.ndindex(count, count) if count <= _MOST_NUMBERS else ():

@@ -186,7 +186,7 @@ def test_actions_are_clipped() -> None:
 def test_bad_actions_are_refused(action: np.ndarray) -> None:
     env = HockeyEnv()
     env.reset(seed=0)
-    with pytest.raises(InvalidArgument, match="player two's"):
+    with pytest.raises(InvalidArgument, match="followed by that of player two"):
         env.step(action)
 
 
