@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet import errors
 from envfleet.envs.registration import register_all as _register_all
+from envfleet.evaluation import EvaluationResult, evaluate
 from envfleet.fleet.engine import Batch
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.stats import FleetStats, Plan
@@ -25,6 +26,7 @@ _register_all()
 __all__ = [
     "AutoresetMode",
     "Batch",
+    "EvaluationResult",
     "Fleet",
     "FleetStats",
     "Plan",
@@ -32,5 +34,6 @@ __all__ = [
     "adopt",
     "connect",
     "errors",
+    "evaluate",
     "make",
 ]

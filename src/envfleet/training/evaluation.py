@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,46 +22,23 @@ from openskill.models import BradleyTerryFull
 
 import envfleet
 from envfleet.agents.loading import saved_spaces
-from envfleet.envs.games import Game, known_games
+from envfleet.envs.games import Game, check_spaces, known_games, spaces_of
 from envfleet.errors import InvalidArgument
+from envfleet.evaluation.episodes import BLOCK_ROWS, Policy
+from envfleet.evaluation.intervals import wilson
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import name_source
 from envfleet.training.folder import agents_in
-from envfleet.training.games.matches import MatchConfig, MatchRunner, open_fleet, plan_episodes, play
-from envfleet.training.games.players import LoadedPlayer, Player, Policy, load_player
+from envfleet.training.games.matches import MatchConfig, open_fleet, play
+from envfleet.training.games.players import LoadedPlayer, Player, load_player
 from envfleet.training.phases import SCRIPT
 
-_Z_95 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 _ANCHOR_SIGMA = 0.1
 _RANKS = {1: [0.0, 1.0], 0: [0.0, 0.0], -1: [1.0, 0.0]}
 Progress = Callable[[str, float], None]
 
 
 # ---------------------------------------------------------------------- games and episodes
-
-
-def wilson(successes: float, trials: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927, "Probable inference, the law of succession", equation 4).
-
-    Args:
-        successes: Number of successful trials.
-        trials: Number of trials; 0 gives the interval (0, 1).
-
-    Returns:
-        Lower and upper bound, from 0 to 1.
-
-    Examples:
-        >>> [round(bound, 4) for bound in wilson(90, 100)]
-        [0.8256, 0.9448]
-        >>> wilson(0, 0)
-        (0.0, 1.0)
-    """
-    if trials == 0:
-        return 0.0, 1.0
-    share, square = successes / trials, _Z_95**2 / trials
-    middle = (share + square / 2) / (1 + square)
-    reach = _Z_95 / (1 + square) * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
-    return max(0.0, min(middle - reach, share)), min(1.0, max(middle + reach, share))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +189,7 @@ class MeanReturn:
         seed: Seed that the seeds of all episodes derive from.
         episodes: Number of episodes.
         mean: Mean return.
-        interval: 95 % confidence interval of the mean, from the normal distribution.
+        interval: 95 % confidence interval of the mean by Student's t distribution.
         low: Lowest return.
         high: Highest return.
         mean_length: Mean number of steps of an episode.
@@ -272,15 +248,15 @@ def evaluate_returns(
     make: Any = functools.partial(open_fleet, options=options)
     if "url" in env_kwargs:
         make, num_envs = envfleet.connect, (options or {}).get("num_envs", num_envs)
-    played = plan_episodes(episodes, seed)
-    num_envs = min(episodes, num_envs)
-    with contextlib.nullcontext(fleet) if fleet else make(env=env, num_envs=num_envs, **env_kwargs) as opened:
-        opened.engine.traits.refuse_vector_rewards("an evaluation")
-        MatchRunner(opened, played, [LoadedPlayer("", policy=policy)], None).play_all()
-    returns, name = played.returns, name_source(env)
-    mean, reach = float(returns.mean()), _Z_95 * float(returns.std(ddof=1)) / episodes**0.5
-    low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())
-    return MeanReturn(name, seed, episodes, mean, (mean - reach, mean + reach), low, high, length)
+    seeds = [int(each) for each in np.random.SeedSequence(seed).generate_state(episodes)]
+    opening = contextlib.nullcontext(fleet) if fleet else make(env=env, num_envs=min(episodes, num_envs), **env_kwargs)
+    with opening as opened:
+        env_spaces = opened.single_observation_space, opened.single_action_space
+        check_spaces(spaces_of(policy), "the agent", env_spaces, "the environment")
+        found = envfleet.evaluate(policy, opened, episodes=episodes, seeds=seeds, batch_rows=BLOCK_ROWS)
+    low, high = float(found.returns.min()), float(found.returns.max())
+    interval = found.return_interval
+    return MeanReturn(name_source(env), seed, episodes, found.mean_return, interval, low, high, found.mean_length)
 
 
 # ---------------------------------------------------------------------- ratings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -15,17 +15,9 @@ from envfleet.agents import load_agent
 from envfleet.agents.randomness import Random
 from envfleet.envs.games import Game, check_spaces, known_game, spaces_of
 from envfleet.errors import InvalidArgument
+from envfleet.evaluation.episodes import Policy
 from envfleet.registry import RANDOM, find_own
 from envfleet.training.phases import DEFAULT_GAME, SCRIPT
-
-
-class Policy(Protocol):
-    """Object that chooses actions for a batch of observations, such as an agent."""
-
-    def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
-        """Choose an action for each observation, `(N, …)`."""
-        ...
-
 
 Player = str | Path | Policy
 """Name of a player of the game, `"random"`, `"my_package:MyOpponent"`, path of a checkpoint or of a run, or any object

@@ -88,14 +88,14 @@ def show_games(
     with envfleet.make(lambda: env, 1, backend="serial") as fleet:
         table = MatchRunner(fleet, plan, players, game)
         for ended in table.play():
-            number, is_last = int(table.schedule.games[0]), len(ended) > 0
+            number, is_last = int(table.schedule.episodes[0]), len(ended) > 0
             yield GameState(
                 game=number,
                 step=int(table.lengths[0]),
                 is_left=bool(plan.is_left[number]),
                 frame=np.asarray(env.render(), np.uint8) if env.render_mode == "rgb_array" else None,
                 outcome=int(plan.outcomes[number]) if is_last and game is not None else None,
-                total=float(table.returns[0, 0]) if game is None else None,
+                total=float(table.returns[0]) if game is None else None,
                 is_last=is_last,
             )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from envfleet.agents.means import Means
-from envfleet.training.evaluation import wilson
+from envfleet.evaluation.intervals import wilson
 from envfleet.training.events import EvaluationSummary, Results
 from envfleet.training.phases import Phase
 

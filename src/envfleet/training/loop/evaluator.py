@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from envfleet.agents import Agent
 from envfleet.envs.games import Game
+from envfleet.evaluation.episodes import Policy
 from envfleet.fleet.fleet import Fleet
 from envfleet.registry import RANDOM
 from envfleet.training.environments import source_of
 from envfleet.training.evaluation import Evaluation, MeanReturn, Rating, Score, evaluate, evaluate_returns, rate
 from envfleet.training.events import LEARNER, EvaluationSummary
 from envfleet.training.games.matches import MatchConfig, open_fleet
-from envfleet.training.games.players import LoadedPlayer, Player, Policy, UserPlayer, load_player
+from envfleet.training.games.players import LoadedPlayer, Player, UserPlayer, load_player
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.phases import NOBODY, SCRIPT, Environment, NamedOpponent
 from envfleet.training.plan import RunPlan
@@ -45,7 +46,8 @@ class StoppablePolicy:
         """Choose actions for observations, or raise `EvaluationStopped`."""
         if self._should_stop():
             raise EvaluationStopped
-        return self._policy.act_batch(observations, deterministic=deterministic)
+        actions: NDArray[Any] = self._policy.act_batch(observations, deterministic=deterministic)
+        return actions
 
 
 class Evaluator:

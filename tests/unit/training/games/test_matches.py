@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from envfleet.envs.hockey import BasicOpponent
 from envfleet.envs.hockey.kernel.game import Hockey
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.env import KernelEnv
-from envfleet.training.games.matches import BLOCK_ROWS, BlockPolicy, Games, GameSchedule, MatchConfig, play
+from envfleet.training.games.matches import Games, MatchConfig, play
 from envfleet.training.games.players import load_player
 
 pytestmark = [
@@ -143,36 +142,6 @@ def test_every_game_ends(mode: str, steps: int) -> None:
     assert (games.lengths[drawn] == steps).all()
     assert (games.lengths[~drawn] < steps).all()
     assert drawn.all() == (mode != "TRAIN_DEFENSE")
-
-
-def test_seats_are_shared_out_fairly() -> None:
-    for num_games, num_envs in itertools.product((1, 127, 128, 300), (1, 7, 64, 130, 256)):
-        schedule, played = GameSchedule(num_games, num_envs), []
-        rows = np.arange(num_envs)
-        while len(rows := schedule.assign(rows)):
-            playing = schedule.games[schedule.rows]
-            assert len({*(playing % schedule.num_places)}) == len(playing)
-            played += schedule.games[rows].tolist()
-        assert sorted(played) == list(range(num_games))
-
-
-def test_a_policy_sees_whole_blocks_only() -> None:
-    sizes = []
-
-    class Watching:
-        def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
-            sizes.append(len(observations))
-            assert deterministic
-            return observations.sum(1)
-
-    schedule = GameSchedule(BLOCK_ROWS + 5, BLOCK_ROWS + 5)
-    schedule.assign(np.arange(BLOCK_ROWS + 5))
-    observations = np.arange(2.0 * (BLOCK_ROWS + 5)).reshape(-1, 2)
-    policy = BlockPolicy(Watching(), schedule, lambda packed: packed)
-    np.testing.assert_array_equal(policy.act(observations), observations.sum(1))
-    assert len(schedule.assign(np.arange(BLOCK_ROWS))) == 0
-    np.testing.assert_array_equal(policy.act(observations + 1), observations.sum(1) + 2)  # also where no game is left
-    assert sizes == [BLOCK_ROWS] * 4
 
 
 def test_players_are_found(tmp_path: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envfleet.training.evaluation import wilson
+from envfleet.evaluation.intervals import wilson
 from envfleet.training.events import Results
 from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.phases import Phase

@@ -1,0 +1,427 @@
+"""`envfleet.evaluate`: whole episodes of any policy in any environment, each from its own seed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from envfleet.envs.film import save_film
+from envfleet.errors import InvalidArgument
+from envfleet.evaluation.episodes import BlockPolicy, EpisodeRunner, EpisodeSchedule, Policy
+from envfleet.evaluation.policies import AnyPolicy, name_policy, read_policy
+from envfleet.evaluation.results import EvaluationResult
+from envfleet.evaluation.tasks import TASK, name_tasks, task_functions
+from envfleet.files import check_writable, read_json, write_whole
+from envfleet.fleet.checks import check_options, check_seeds, check_whole
+from envfleet.fleet.fleet import Fleet
+from envfleet.machine import whole_cores
+from envfleet.make import make
+from envfleet.natives import Native, find_native
+from envfleet.options import OPTIONS, Options
+from envfleet.registry import BACKENDS
+from envfleet.sources import Blueprint, EnvSource, find_callable, name_source, names_kernel
+
+Progress = Callable[[str, float], None]
+
+SUCCESS_NAMES = ("is_success", "success")
+"""Infos by which environments report success: Gymnasium-Robotics and Stable-Baselines3, Meta-World and ManiSkill."""
+
+_NUM_ENVS = 16
+_FORMAT = 1
+_SAVE_S = 1.0
+
+
+def evaluate(  # noqa: PLR0913 (every option is keyword-only)
+    policy: AnyPolicy,
+    env: EnvSource | Fleet | Sequence[Any],
+    *,
+    episodes: int = 100,
+    seeds: int | Sequence[int] = 0,
+    num_envs: int | None = None,
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+    success: str | float | None = None,
+    path: str | Path | None = None,
+    films: str | Path | None = None,
+    batch_rows: int = 32,
+    progress: Progress | None = None,
+    **make_options: Any,
+) -> EvaluationResult:
+    """Play whole episodes without exploration and return their results.
+
+    Episode `i` starts from `seeds[i]` and is played to its end, whatever the backend and `num_envs`, and however slow
+    others are. An episode whose environment or worker fails is played again from the same seed, until the fleet's
+    `max_restarts` are used up. Results differ only if the policy draws random numbers of its own, or the environment
+    ignores its seed.
+
+    Args:
+        policy: `"random"`; the path of a saved agent or of a run; a function of a batch of observations; or an object
+            with `act_batch(observations, deterministic)`, or with `predict(observations, deterministic=)` as models of
+            Stable-Baselines3 have.
+        env: Environment as `envfleet.make` takes it; a fleet, which stays open; or a list of environments with the same
+            spaces, the tasks. Sub-environments are shared by all tasks and build one when it is needed.
+        episodes: Number of episodes, of each task.
+        seeds: First seed, or one seed per episode.
+        num_envs: Number of simultaneous episodes; 16 or `episodes` by default, whichever is smaller.
+        options: Reset options: one dict for all, or a list of one dict or `None` per episode.
+        success: Name of the info that reports success in the last step of an episode, or the lowest return of a
+            successful episode. By default `"is_success"` or `"success"`, if the environment has one.
+        path: JSON file of finished episodes. It is rewritten as a whole about once a second; if it exists, its episodes
+            are not played again, so an evaluation that was killed continues.
+        films: Folder for the films `worst.gif` and `best.gif`: those episodes are played again in an environment made
+            with `render_mode="rgb_array"`. A fleet must have been made with it.
+        batch_rows: Number of observations that the policy always gets at once; rows without an episode repeat an older
+            observation. A fixed number keeps the last bits of a network's outputs the same for every `num_envs`.
+        progress: Called after episodes end with a text and the share of finished episodes.
+        **make_options: Options of `envfleet.make`, such as `backend` and `workers`, and arguments of the environment.
+
+    Returns:
+        Results of all episodes, in order.
+
+    Raises:
+        InvalidArgument: An argument is invalid, rewards are vectors, or `path` belongs to another evaluation.
+        SubEnvError: A sub-environment could not be built, or raised in a fleet without `on_failure="restart"`.
+        RestartBudgetSpent: Environments failed too often; with `path`, finished episodes are kept.
+
+    Examples:
+        >>> result = evaluate("random", "CartPole-v1", episodes=4, backend="serial")
+        >>> result.lengths.tolist() == result.returns.tolist()
+        True
+        >>> result.seeds
+        (0, 1, 2, 3)
+    """
+    plan = _Plan(policy, env, episodes, seeds, options, success)
+    results = Records(plan, path)
+    block_rows = check_whole("batch_rows", batch_rows, 1)
+    if films is not None:
+        check_writable(Path(films) / "worst.gif")
+    if results.missing:
+        with _open(plan, num_envs, results.missing, make_options) as fleet:
+            play_episodes(fleet, plan, results, policy, block_rows=block_rows, progress=progress)
+    made = _film(plan, results, policy, Path(films), block_rows, make_options) if films is not None else ()
+    return results.result(made)
+
+
+class _Plan:
+    """Arguments of an evaluation, checked."""
+
+    def __init__(
+        self, policy: AnyPolicy, env: Any, episodes: int, seeds: Any, options: Any, success: str | float | None
+    ) -> None:
+        self.env = env
+        if isinstance(env, VectorEnv) and not isinstance(env, Fleet):
+            raise InvalidArgument("env is a vector environment, expected a fleet: pass envfleet.adopt(env)")
+        has_tasks = isinstance(env, Sequence) and not isinstance(env, str)
+        self.tasks: tuple[Any, ...] = tuple(env) if has_tasks else ()
+        if has_tasks and not self.tasks:
+            raise InvalidArgument("env is an empty list: pass at least one environment")
+        self.episodes = check_whole("episodes", episodes, 1)
+        count = max(len(self.tasks), 1)
+        self.task_of = np.repeat(np.arange(count), self.episodes)
+        given = check_seeds(0 if seeds is None else seeds, self.episodes, per="episodes")
+        each = [given + k for k in range(self.episodes)] if isinstance(given, int) else given or []
+        if None in each:
+            raise InvalidArgument("seeds has the entry None, expected one int per episode")
+        self.seeds = tuple(int(seed) for seed in each if seed is not None) * count
+        check_options(options, self.episodes)
+        self._of_tasks: dict[tuple[int, int], Mapping[str, Any]] = {}
+        self._options = [options] * self.episodes if options is None or isinstance(options, Mapping) else [*options]
+        if success is not None and (isinstance(success, bool) or not isinstance(success, (str, float, int))):
+            raise InvalidArgument(f"success={success!r}: pass the name of an info, or the lowest successful return")
+        self.success = success
+        self.policy_name = name_policy(policy)
+        self.task_names = name_tasks(self.tasks) if self.tasks else (self.env_name,)
+
+    @property
+    def env_name(self) -> str:
+        """Name of the environment, or number of tasks."""
+        if isinstance(self.env, Fleet):
+            spec = self.env.spec
+            return self.env.engine.traits.env_name if spec is None else str(spec.id)
+        return f"{len(self.tasks)} tasks" if self.tasks else name_source(self.env)
+
+    def options_of(self, number: int) -> Mapping[str, Any] | None:
+        """Return the reset options of an episode, with its task."""
+        options = self._options[number % self.episodes]
+        if not self.tasks:
+            return options
+        task = int(self.task_of[number])
+        return self._of_tasks.setdefault((task, id(options)), {**(options or {}), TASK: task})
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a file of results must agree with."""
+        return {
+            "env": [*self.task_names],
+            "policy": self.policy_name,
+            "seeds": [*self.seeds],
+            "options": repr(self._options),
+            "success": self.success,
+        }
+
+
+class Records:
+    """Results of episodes by number, and their file.
+
+    Args:
+        plan: The evaluation.
+        path: JSON file that is read if it exists and rewritten as episodes end; `None` for none.
+
+    Raises:
+        InvalidArgument: The file is not one of results, or belongs to another evaluation.
+    """
+
+    def __init__(self, plan: _Plan, path: str | Path | None) -> None:
+        self._plan, self._path = plan, None if path is None else Path(path)
+        self._found: dict[int, tuple[float, int, bool, bool | None]] = {}
+        self._saved_s = -_SAVE_S
+        if self._path is not None:
+            check_writable(self._path)
+            if self._path.exists():
+                self._read(self._path)
+
+    def _read(self, path: Path) -> None:
+        saved = read_json(path, "pass another path")
+        if not isinstance(saved, dict) or saved.get("format") != _FORMAT or "episodes" not in saved:
+            raise InvalidArgument(f"{path} is not a file of an evaluation: pass another path")
+        for name, value in self._plan.describe().items():
+            if saved.get(name) != value:
+                raise InvalidArgument(
+                    f"{path} is of an evaluation with {name}={_short(saved.get(name))}, not {_short(value)}: pass "
+                    "another path, or delete the file"
+                )
+        self._found = {int(number): tuple(values) for number, values in saved["episodes"].items()}
+
+    @property
+    def missing(self) -> list[int]:
+        """Numbers of the episodes that have no result yet."""
+        return [number for number in range(len(self._plan.seeds)) if number not in self._found]
+
+    @property
+    def share(self) -> float:
+        """Share of finished episodes."""
+        return len(self._found) / len(self._plan.seeds)
+
+    def add(self, number: int, total: float, length: int, truncated: bool, success: bool | None) -> None:
+        """Add the result of an episode."""
+        self._found[number] = float(total), int(length), bool(truncated), success
+
+    def save(self, *, at_once: bool = False) -> None:
+        """Write the file, if the last time is a second ago."""
+        if self._path is None or (not at_once and time.monotonic() - self._saved_s < _SAVE_S):
+            return
+        content = {"format": _FORMAT, **self._plan.describe(), "episodes": self._found}
+        write_whole(self._path, json.dumps(content))
+        self._saved_s = time.monotonic()
+
+    def result(self, films: tuple[Path, ...] = ()) -> EvaluationResult:
+        """Return the results of all episodes."""
+        rows = [self._found[number] for number in range(len(self._plan.seeds))]
+        returns, lengths, truncated, successes = zip(*rows, strict=True)
+        return EvaluationResult(
+            env=self._plan.env_name,
+            policy=self._plan.policy_name,
+            seeds=self._plan.seeds,
+            returns=np.array(returns, np.float64),
+            lengths=np.array(lengths, np.int64),
+            truncated=np.array(truncated, np.bool_),
+            successes=None if None in successes else np.array(successes, np.bool_),
+            tasks=self._plan.task_of,
+            task_names=self._plan.task_names,
+            films=films,
+        )
+
+
+class _Runner(EpisodeRunner):
+    """Runner of an evaluation."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        plan: _Plan,
+        schedule: EpisodeSchedule,
+        policy: Policy,
+        block_rows: int,
+        note: Callable[[int, float, int, bool, bool | None], None],
+    ) -> None:
+        super().__init__(fleet, plan.seeds, schedule)
+        self._plan, self._note = plan, note
+        self._policy = BlockPolicy(policy, schedule, block_rows)
+
+    def act(self, observations: Any, rows: NDArray[np.int64]) -> Any:
+        return self._policy.act(observations, rows)
+
+    def begin(self, rows: NDArray[np.int64]) -> None:
+        self._policy.begin(rows)
+
+    def options(self, rows: NDArray[np.int64]) -> list[Mapping[str, Any] | None]:
+        return [self._plan.options_of(number) for number in self.schedule.episodes[rows].tolist()]
+
+    def note(
+        self, rows: NDArray[np.int64], truncated: NDArray[np.bool_], find: Callable[[str], NDArray[Any] | None]
+    ) -> None:
+        success = self._plan.success
+        values: NDArray[Any] | None
+        if success is None:
+            values = next((found for name in SUCCESS_NAMES if (found := find(name)) is not None), None)
+        elif isinstance(success, str):
+            values = find(success)
+            if values is None:
+                raise InvalidArgument(
+                    f"success={success!r}, but the infos of the last step have no such entry: pass the name of one, "
+                    "or the lowest successful return"
+                )
+        else:
+            values = self.returns[rows] >= success
+        numbers = self.schedule.episodes[rows].tolist()
+        flags = [None] * len(rows) if values is None else [bool(value) for value in values]
+        for row, number, limit, flag in zip(rows.tolist(), numbers, truncated.tolist(), flags, strict=True):
+            self._note(number, float(self.returns[row]), int(self.lengths[row]), limit, flag)
+
+
+def play_episodes(
+    fleet: Fleet,
+    plan: _Plan,
+    results: Records,
+    policy: AnyPolicy,
+    *,
+    block_rows: int,
+    progress: Progress | None = None,
+) -> None:
+    """Play the episodes that have no result yet, and add their results."""
+    fleet.engine.traits.refuse_vector_rewards("an evaluation")
+    schedule = EpisodeSchedule(results.missing, fleet.num_envs, block_rows=block_rows, tasks=plan.task_of)
+    acting = read_policy(policy, fleet.single_action_space)
+    runner = _Runner(fleet, plan, schedule, acting, block_rows, results.add)
+    try:
+        for ended in runner.play():
+            if len(ended):
+                results.save()
+                if progress is not None:
+                    progress(f"{plan.policy_name} in {plan.env_name}", results.share)
+    finally:
+        results.save(at_once=True)
+
+
+@contextlib.contextmanager
+def _open(plan: _Plan, num_envs: int | None, numbers: Sequence[int], make_options: dict[str, Any]) -> Iterator[Fleet]:
+    """Open the fleet of an evaluation; one that was passed stays open."""
+    if isinstance(plan.env, Fleet):
+        if make_options or num_envs is not None:
+            given = [*make_options, *(["num_envs"] if num_envs is not None else [])]
+            raise InvalidArgument(f"{given[0]} is an option of make(), but env is a fleet: leave it out")
+        yield plan.env
+        return
+    wanted = _NUM_ENVS if num_envs is None else check_whole("num_envs", num_envs, 1)
+    count = min(wanted, len(numbers))
+    options: dict[str, Any] = dict(make_options)
+    for name in ("workers", "batch_size"):
+        if options.get(name) is not None:
+            options[name] = min(check_whole(name, options[name], 1), count)
+    source = plan.env
+    if plan.tasks:
+        env_kwargs = {name: options.pop(name) for name in [*options] if name not in OPTIONS}
+        schedule = EpisodeSchedule(numbers, count, tasks=plan.task_of)
+        schedule.assign(np.arange(count))  # as it will be played, so that each begins with a task that it needs
+        source = task_functions(plan.tasks, plan.task_of[schedule.episodes].tolist(), env_kwargs)
+        options.setdefault("backend", "process" if whole_cores() > 1 and count > 1 else "serial")
+    if _can_restart(source, options.get("backend", "auto")):
+        options.setdefault("on_failure", "restart")
+    with make(source, count, **options) as fleet:
+        yield fleet
+
+
+def _can_restart(source: Any, backend: str) -> bool:
+    """Return whether `on_failure="restart"` means something; compiled environments do not fail."""
+    if names_kernel(source) or backend not in ("auto", *BACKENDS):
+        return False
+    if backend == "native":
+        native = find_native(Blueprint(source, 1, Options(), {}))
+        return isinstance(native, Native) and native.kind == "task"
+    return backend == "auto" or "on_failure" in BACKENDS[backend].options
+
+
+def _film(
+    plan: _Plan,
+    results: Records,
+    policy: AnyPolicy,
+    folder: Path,
+    block_rows: int,
+    make_options: dict[str, Any],
+) -> tuple[Path, ...]:
+    """Play the worst and the best episode again and write their films."""
+    result = results.result()
+    with _open_for_film(plan, make_options) as fleet:
+        if fleet.render_mode != "rgb_array":
+            raise InvalidArgument(
+                f"films need an environment with render_mode='rgb_array', this one has {fleet.render_mode!r}: make it "
+                "with that, or pass a Gymnasium id"
+            )
+        films = []
+        for name, number in (("worst", result.worst), ("best", result.best)):
+            schedule = EpisodeSchedule([number], fleet.num_envs, block_rows=block_rows, tasks=plan.task_of)
+            acting, totals = read_policy(policy, fleet.single_action_space), list[float]()
+            runner = _Runner(
+                fleet, plan, schedule, acting, block_rows, lambda _number, total, *_, found=totals: found.append(total)
+            )
+            fps = float(fleet.metadata.get("render_fps") or 30)
+            films.append(save_film(folder / f"{name}.gif", _frames(fleet, runner), fps=fps))
+            if totals[-1:] != [result.returns[number]]:
+                warnings.warn(
+                    f"{films[-1]} shows a return of {totals[-1]:.6g}, but episode {number} had "
+                    f"{result.returns[number]:.6g}: the policy or the environment draws random numbers that do not "
+                    "derive from the seed",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+    return tuple(films)
+
+
+def _frames(fleet: Fleet, runner: EpisodeRunner) -> Iterator[NDArray[np.uint8]]:
+    hides_last = fleet.autoreset_mode is AutoresetMode.SAME_STEP
+    for ended in runner.play():
+        if hides_last and len(ended):  # the next episode has begun
+            continue
+        if fleet.engine.traits.has_objects:
+            yield np.asarray(fleet.apply(_render, indices=[0])[0], np.uint8)
+        else:
+            yield np.asarray((fleet.render() or ())[0], np.uint8)
+
+
+def _render(env: Any) -> Any:
+    return env.render()
+
+
+@contextlib.contextmanager
+def _open_for_film(plan: _Plan, make_options: dict[str, Any]) -> Iterator[Fleet]:
+    if isinstance(plan.env, Fleet):
+        yield plan.env
+        return
+    env_kwargs = {name: value for name, value in make_options.items() if name not in OPTIONS}
+    tasks = plan.tasks or (plan.env,)
+    if all(isinstance(task, (str, EnvSpec)) and _find_function(task) is None for task in tasks):
+        env_kwargs["render_mode"] = "rgb_array"
+    if plan.tasks:
+        with make(task_functions(tasks, [0], env_kwargs), 1, backend="serial") as fleet:
+            yield fleet
+    else:
+        with make(plan.env, 1, backend="serial", **env_kwargs) as fleet:
+            yield fleet
+
+
+def _find_function(task: Any) -> Any:
+    """Return the function that `"module:name"` names; `None` for an id or a spec."""
+    return find_callable(task) if isinstance(task, str) and ":" in task else None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
