@@ -37,6 +37,7 @@ from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
 from envfleet.fleet.nested import map_arrays
 from envfleet.fleet.stats import FleetStats, Plan
+from envfleet.same_step import SameStepVectorEnv, batch_size_of, mode_of
 
 
 class AdoptedEngine(Engine):
@@ -62,13 +63,13 @@ class AdoptedEngine(Engine):
         self._env: Any = vector_env
         self.copy = True
         metadata = dict(getattr(vector_env, "metadata", None) or {})
-        # EnvPool and Gymnasium before 1.1 do not say; they reset in the next step.
-        self._mode = AutoresetMode(metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
+        self._mode = mode_of(vector_env)
         num_envs = int(vector_env.num_envs)
         self._has_recv = all(hasattr(type(vector_env), name) for name in ("send", "recv"))
         self.batch_size = self._read_batch_size() if self._has_recv else num_envs
         self._is_partial = self.batch_size < num_envs
-        kind, spec = type(vector_env).__name__, getattr(vector_env, "spec", None)
+        own = vector_env.env if isinstance(vector_env, SameStepVectorEnv) else vector_env
+        kind, spec = type(own).__name__, getattr(vector_env, "spec", None)
         single, space = vector_env.single_observation_space, getattr(vector_env, "observation_space", None)
         self._batched_space = batch_space(single, num_envs) if space is None or space == single else space
         reward_space = getattr(vector_env, "reward_space", None)  # of one sub-environment: MO-Gymnasium's convention
@@ -103,11 +104,7 @@ class AdoptedEngine(Engine):
 
     def _read_batch_size(self) -> int:
         """Return how many sub-environments `recv` of the vector environment returns."""
-        env, num_envs = self._env, int(self._env.num_envs)
-        config = getattr(env, "config", None)  # EnvPool's
-        size = int(
-            (config.get("batch_size") if isinstance(config, dict) else getattr(env, "batch_size", 0)) or num_envs
-        )
+        env, num_envs, size = self._env, int(self._env.num_envs), batch_size_of(self._env)
         can_choose = hasattr(env, "async_reset") and "env_id" in inspect.signature(env.send).parameters
         if size < num_envs and not (can_choose and num_envs % size == 0):
             raise InvalidArgument(

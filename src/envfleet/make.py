@@ -137,24 +137,34 @@ def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwar
     return engine
 
 
-def adopt(vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> Fleet:
+def adopt(
+    vector_env: VectorEnv[Any, Any, Any],
+    *,
+    autoreset_mode: AutoresetMode | str | None = None,
+    record_episodes: bool = False,
+) -> Fleet:
     """Make a fleet of an existing vector environment, which the fleet then owns.
 
     Args:
         vector_env: Any `gymnasium.vector.VectorEnv`, such as EnvPool's or ale-py's.
+        autoreset_mode: `None` for the mode of the vector environment, or `"SAME_STEP"`, which Stable-Baselines3 needs:
+            a vector environment that resets in the next step, such as EnvPool's, then has ended rows reset by
+            `reset(options={"reset_mask": …})` within the step.
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
 
     Returns:
-        The fleet; it autoresets as the vector environment does. Its `send` and `recv` are those of the vector
-        environment, if it has them; `recv` of EnvPool made with a `batch_size` returns so many. Sub-environments cannot
-        be saved.
+        The fleet. Its `send` and `recv` are those of the vector environment, if it has them and keeps its mode; `recv`
+        of EnvPool made with a `batch_size` returns so many. Sub-environments cannot be saved.
 
     Raises:
-        InvalidArgument: It is not a vector environment, or its `batch_size` is smaller than `num_envs` and its `send`
-            does not take indices.
+        InvalidArgument: It is not a vector environment, its autoreset mode cannot be converted, or its `batch_size` is
+            smaller than `num_envs` and its `send` does not take indices.
     """
     from envfleet.adopted import AdoptedEngine
+    from envfleet.same_step import in_mode
 
+    if autoreset_mode is not None:
+        vector_env = in_mode(vector_env, read_autoreset_mode(autoreset_mode))
     engine = AdoptedEngine(vector_env, record_episodes=record_episodes)
     return Fleet(engine, engine.batch_size)
 

@@ -370,7 +370,8 @@ def _check_mode(mode: AutoresetMode) -> None:
     if mode is not _MODE:
         raise InvalidArgument(
             f"autoreset_mode={mode.name}, expected SAME_STEP, as Stable-Baselines3 requires: make the "
-            'fleet with envfleet.make(..., autoreset_mode="SAME_STEP"), or write FleetVecEnv(env, num_envs)'
+            'fleet with envfleet.make(..., autoreset_mode="SAME_STEP"), or write FleetVecEnv(env, num_envs); '
+            'envfleet.adopt takes autoreset_mode="SAME_STEP", too'
         )
 
 
