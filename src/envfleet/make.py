@@ -192,7 +192,8 @@ def connect(
         token: Token from the administrator of the service; by default that of the variable `ENVFLEET_TOKEN`, from the
             environment or from the nearest file `.env` in or above the working directory.
         autoreset_mode: Time of the reset after an episode: Gymnasium's `AutoresetMode` or its name.
-        mode: `"ranked"`: episodes count on the service's leaderboard, and the service draws the seeds.
+        mode: `"ranked"`: the fleet is an attempt for the service's scoreboard, which draws the seeds; it counts from
+            here on. `Fleet.evaluate` plays it.
         batch_size: Rows that `recv` waits for; all by default.
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
         timeout_s: Timeout of a request in seconds, after which it is sent again. A repeated step is executed once.

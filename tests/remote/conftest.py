@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    offers = tuple(make_offer(name, backend="serial") for name in OFFERED)
+    offers = tuple(make_offer(name, backend="serial", ranked_episodes=2) for name in OFFERED)
     with serve_here(make_settings(tmp_path_factory.mktemp("service"), offers=offers)) as (client, service):
         yield Place(str(client.base_url).rstrip("/"), service.tokens.create("ann"), service)
 

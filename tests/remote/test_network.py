@@ -153,7 +153,7 @@ def test_a_reset_that_was_not_answered_is_made_once(place: Place) -> None:
         network.tricks = []
         fleet.reset()
         fleet.step([2, 2])
-    assert [row["episodes"] for row in place.service.scores.board(TURBOFAN) if row["user"] == "eve"] == [2]
+    assert [row["attempts"] for row in place.service.scores.board(TURBOFAN) if row["user"] == "eve"] == [1]
 
 
 def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:

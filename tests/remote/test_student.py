@@ -96,9 +96,9 @@ def test_the_notebook_runs_cell_by_cell_as_it_is_written(place: Place) -> None:
 
 
 def test_the_score_is_a_table_of_one_row() -> None:
-    env = create_student_gym_env(step_size=1)  # or an engine may fail before it is sold, once in hundreds of runs
+    env = create_student_gym_env(step_size=1, ranked=True)  # with longer steps an engine may fail before it is sold
     returns, lengths = [], []
-    for repairs in (1, 2, 0):
+    for repairs in (2, 0):  # the two episodes of an attempt
         env.reset()
         total = 0.0
         for action in [0, *[1] * repairs, 2]:
@@ -107,7 +107,7 @@ def test_the_score_is_a_table_of_one_row() -> None:
         returns.append(total)
         lengths.append(info["step"])
     env.close()
-    table = get_leaderboard_score(limit=2)
+    table = get_leaderboard_score()
     assert list(table.columns) == [
         "user_token", "total_episodes", "total_reward", "avg_reward", "best_reward", "maintenance_actions",
         "avg_episode_length", "failure_rate", "last_episode_date",
@@ -115,10 +115,10 @@ def test_the_score_is_a_table_of_one_row() -> None:
     (row,) = table.to_dict("records")
     assert (row["user_token"], row["total_episodes"]) == (os.environ["USER_TOKEN"], 2)
     assert (row["maintenance_actions"], row["failure_rate"]) == (2, 0.0)
-    assert row["total_reward"] == pytest.approx(sum(returns[1:]))
-    assert row["avg_reward"] == pytest.approx(sum(returns[1:]) / 2)
-    assert row["best_reward"] == pytest.approx(max(returns[1:]))
-    assert row["avg_episode_length"] == pytest.approx(sum(lengths[1:]) / 2)
+    assert row["total_reward"] == pytest.approx(sum(returns))
+    assert row["avg_reward"] == pytest.approx(sum(returns) / 2)
+    assert row["best_reward"] == pytest.approx(max(returns))
+    assert row["avg_episode_length"] == pytest.approx(sum(lengths) / 2)
     assert get_leaderboard_score(limit=2, return_dataframe=False) == row
 
 

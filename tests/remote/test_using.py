@@ -99,15 +99,15 @@ def test_status_tells_fleets_quota_and_scores(place: Place) -> None:
     command = ["status", place.url, "--token", token]
     first = CliRunner().invoke(app, command)
     assert (first.exit_code, "No fleets are open" in first.output) == (0, True)
-    with envfleet.connect(place.url, "Turbofan-v0", 3, token=token, mode="ranked") as fleet:
+    with envfleet.connect(place.url, "Turbofan-v0", 2, token=token, mode="ranked") as fleet:
         fleet.reset()
-        fleet.step([2, 0, 0])
+        fleet.step([2, 0])
         shown = CliRunner().invoke(app, command).output
         engine: Any = fleet.engine
-        for text in ("mia", "participant", engine.fleet_ids[0][:8], "ranked", "live envs", "episodes"):
+        for text in ("mia", "participant", engine.fleet_ids[0][:8], "ranked", "live envs", "attempts"):
             assert text in shown
         line = next(line for line in shown.splitlines() if engine.fleet_ids[0][:8] in line)
-        assert line.split()[-4:-2] == ["3", "2"]  # engines, and those that run
+        assert line.split()[-4:-2] == ["2", "1"]  # engines, and those that run
     refused = CliRunner().invoke(app, ["status", place.url, "--token", "ef_wrong"])
     assert refused.exit_code == 2
     assert "service refused" in refused.output

@@ -29,8 +29,13 @@ from envfleet.service.settings import Settings
 
 def make_settings(folder: Path, **changes: Any) -> Settings:
     names = "Turbofan-v0", "CartPole-v1", "envfleet/CartPole-v1"
-    offers = tuple(make_offer(name, backend="serial") for name in names)
-    values = {"database": f"sqlite:///{folder / 'service.db'}", "offers": offers, "tend_every_s": 3600.0}
+    offers = tuple(make_offer(name, backend="serial", ranked_episodes=2) for name in names)
+    values = {
+        "attempts_per_day": 1000,
+        "database": f"sqlite:///{folder / 'service.db'}",
+        "offers": offers,
+        "tend_every_s": 3600.0,
+    }
     return Settings(**{**values, **changes})
 
 

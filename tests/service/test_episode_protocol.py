@@ -190,18 +190,23 @@ def test_scores_of_the_original_board(ann: Caller, service: Service) -> None:
     caller = Caller(ann.http, service.tokens.create("carl"))
     address = f"/api/v1/user/{caller.token}/score?limit=100"
     assert caller.http.get(address).json() == {"metrics": {}}
-    ids = group(caller, is_seeded=False)
-    seeded = caller.json("/episode/vectorized_reset", episode_ids=ids[3:], seeds=[1]).json()["new_episode_ids"]
-    step(caller, [*ids[:3], *seeded], [1, 0, 0, 0], step_size=1)
-    reply = step(caller, [*ids[:2], *seeded], [2, 2, 2])
-    caller.json("/episode/reset", episode_id=ids[2])  # abandoned after one step
+    group(caller)  # not ranked, as nobody asked for it
+    ids = group(caller, 2, is_seeded=False, ranked=True)
+    refused = caller.json("/episode/reset", episode_id=ids[0], seed=1)
+    assert (refused.status_code, "seeds were given" in refused.text) == (422, True)
+    step(caller, ids, [1, 0], step_size=1)
+    reply = step(caller, ids, [2, 2])
+    caller.json("/episode/reset", episode_id=ids[0])
+    over = caller.json("/episode/vectorized_reset", episode_ids=ids).json()
+    assert (over["observations"], over["new_episode_ids"]) == ([[], []], [None, None])
+    assert "the ranked attempt is over here" in over["infos"][0]["error"]
     metrics = caller.http.get(address).json()["metrics"]
-    assert metrics["total_episodes"] == 3  # not the one with a seed
+    assert metrics["total_episodes"] == 2
     assert metrics["total_maintenance"] == 1
-    assert metrics["avg_steps"] == pytest.approx((2 + 2 + 1) / 3)
+    assert metrics["avg_steps"] == pytest.approx(2)
     assert metrics["failure_rate"] == 0.0
     assert metrics["best_reward"] == pytest.approx(reply["infos"][1]["total_reward"])
-    assert metrics["total_reward"] == pytest.approx(3 * metrics["avg_reward"])
+    assert metrics["total_reward"] == pytest.approx(2 * metrics["avg_reward"])
     assert metrics["last_episode_date"].endswith("+00:00")
     assert caller.http.get("/api/v1/user/nobody/score").status_code == 401
 

@@ -1,4 +1,4 @@
-"""The user's score: what their last episodes amount to."""
+"""The user's score: the figures of the best ranked attempt."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def get_leaderboard_score(
     limit: int = 100,
     return_dataframe: bool = True,
 ) -> Any:
-    """Return what a user's last episodes amount to.
+    """Return the figures of a user's best ranked attempt.
 
     Args:
         user_token: Whose; `USER_TOKEN` of the environment or of a file `.env` if not given.
         server_url: Where the service is; `SERVER_URL` if not given, else port 8001 of this machine.
-        limit: Number of episodes that count.
+        limit: Ignored: all episodes of an attempt count.
         return_dataframe: True to return a `pandas.DataFrame` of one row; otherwise a dict is returned.
 
     Returns:
         `user_token`, `total_episodes`, `total_reward`, `avg_reward`, `best_reward`, `maintenance_actions`,
-        `avg_episode_length` (flights), `failure_rate` (0 to 1), `last_episode_date`. Empty if there are no episodes.
+        `avg_episode_length` (flights), `failure_rate` (0 to 1), `last_episode_date`. Empty without a complete attempt.
 
     Raises:
         ValueError: The service refused, or its answer makes no sense.
@@ -42,7 +42,7 @@ def get_leaderboard_score(
     link = StudentLink(server_url, user_token, patience_s=0.0)
     with contextlib.closing(link):
         try:
-            metrics = link.call("GET", f"/user/{link.token}/score?limit={limit}").get("metrics") or {}
+            metrics = link.call("GET", f"/user/{link.token}/score").get("metrics") or {}
         except ServiceRefused as error:
             raise ValueError(f"no score ({error}): check user_token and server_url") from error
     row = {"user_token": link.token, **{name: metrics.get(_NAMES.get(name, name)) for name in _COLUMNS}}

@@ -40,9 +40,15 @@ class StudentGymEnv(gym.Env[NDArray[np.float32], int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Take a new engine; a seed makes its episode one that does not count."""
+        """Take a new engine.
+
+        Raises:
+            ResetNeeded: The service refused, as when a ranked attempt is over.
+        """
         super().reset(seed=seed)
         observations, infos = self._envs.reset(seed=seed)
+        if not self._envs.get_active_count():
+            raise ResetNeeded(f"reset(): {infos[0].get('error', 'the service gave no observation')}")
         self._total = 0.0
         return observations[0], {**infos[0], "episode_id": self.episode_id}
 

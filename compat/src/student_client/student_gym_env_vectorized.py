@@ -38,6 +38,9 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         max_steps_per_episode: Decisions, at most.
         return_all_states: True if steps return all rows of a block; otherwise they return the last row only.
         session_id: Of a session that goes on; a new one is made else.
+        ranked: Whether this is a ranked attempt: its episodes count for the scoreboard, and the service draws their
+            seeds. Each engine plays its share of the attempt; a reset then leaves it ended, so that the attempt is
+            complete when `get_active_count()` is 0.
         **unused: `prod` and `auto_reset`, which change nothing: a service sends only what is meant for participants,
             and engines are reset by `reset_specific_envs`.
 
@@ -60,12 +63,13 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         max_steps_per_episode: int = 1000,
         return_all_states: bool = True,
         session_id: str | None = None,
+        ranked: bool = False,
         **unused: bool,
     ) -> None:
         if unused.keys() - {"prod", "auto_reset"}:
             raise TypeError(f"unknown arguments: {', '.join(sorted(unused))}")
         self.num_envs = num_envs = check_whole("num_envs", num_envs, 1)
-        self.step_size, self._return_all_states = step_size, return_all_states
+        self.step_size, self._return_all_states, self._is_ranked = step_size, return_all_states, ranked
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (NUM_SENSORS,), np.float32)
         self.single_action_space: Any = spaces.Discrete(3)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -77,6 +81,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
             "auto_reset": True,
             "step_size": step_size,
             "reward_config": {},
+            "ranked": ranked,
         }
         try:
             self.session_id = self._link.open_session(session_id)
@@ -103,7 +108,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         """Take a new engine everywhere.
 
         Args:
-            seed: Engine `i` gets `seed + i`; its episodes are not ranked then.
+            seed: Engine `i` gets `seed + i`; refused in a ranked attempt.
             options: Ignored.
 
         Returns:
@@ -133,6 +138,8 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         if len(set(indices)) < len(indices) or not all(0 <= index < self.num_envs for index in indices):
             raise InvalidArgument(f"env_indices={indices}: pass different ones from 0 to {self.num_envs - 1}")
         given = list(seeds) if seeds is not None else [None] * len(indices)
+        if self._is_ranked and any(seed is not None for seed in given):
+            raise InvalidArgument(f"seeds={given} in a ranked attempt: leave them out, the service draws them")
         body = {"episode_ids": [self.episode_ids[index] for index in indices], "seeds": given}
         reply = self._link.call("POST", "/episode/vectorized_reset", body)
         found = _rows_of(reply, ("observations", "infos"), len(indices))

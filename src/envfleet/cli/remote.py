@@ -1,10 +1,11 @@
-"""`envfleet status`: what a service reports to a user: fleets, quota and scores."""
+"""`envfleet status` and `envfleet submit`: fleets, quota and scores of a user at a service, and ranked attempts."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from rich.live import Live
 from rich.markup import escape
 
 from envfleet.cli.console import make_console, make_table, require
-from envfleet.errors import EnvfleetError, ServiceRefused, WireError
+from envfleet.cli.options import EnvArgs, Trust
+from envfleet.cli.parsing import parse_env_kwargs
+from envfleet.errors import EnvfleetError, InvalidArgument, ServiceRefused, WireError
+from envfleet.fleet.evaluating import read_policy
 
 if TYPE_CHECKING:
     from envfleet.remote.service_link import ServiceLink
@@ -48,6 +52,64 @@ def status(
                 live.update(_dashboard(link), refresh=True)
 
 
+def submit(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Of the service, such as http://host:8001.")],
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_POLICY", help="Folder of a run, checkpoint, or module:function of observations."
+        ),
+    ],
+    *,
+    env: Annotated[str, typer.Option("--env", "-e", metavar="ENV", help="Environment, as the service names it.")],
+    token: Annotated[
+        str | None, typer.Option(envvar="ENVFLEET_TOKEN", help="Else ENVFLEET_TOKEN of a file .env.")
+    ] = None,
+    num_envs: Annotated[
+        int | None, typer.Option("--num-envs", "-n", min=1, help="Episodes at a time.", show_default="at most 64")
+    ] = None,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
+    trust: Trust = False,
+) -> None:
+    """Play one ranked attempt with a policy; a trial step in training comes first, as an attempt counts at once."""
+    require("client", "envfleet.remote.service_link", "envfleet.user_settings")
+    import envfleet
+    from envfleet.remote.service_link import ServiceLink
+    from envfleet.user_settings import find_token
+
+    secret, options = find_token(token, "--token TOKEN"), parse_env_kwargs(env_args)
+    with contextlib.closing(ServiceLink(url, secret, patience_s=10.0)) as link:
+        offers = link.get("/envs")["envs"]
+        name = env if env in offers else f"envfleet/{env}"
+        if name not in offers:
+            raise InvalidArgument(f"--env {env} is not offered at {url}: pass one of {', '.join(offers)}")
+        most = min(int(offers[name]["ranked_episodes"]), int(offers[name]["max_num_envs"]))
+        count = min(num_envs or 64, most)
+        act = _load_policy(policy, count, trust=trust)
+        with envfleet.connect(url, name, count, token=secret, **options) as trial:
+            trial.step(read_policy(act)(trial.reset()[0]))
+        with envfleet.connect(url, name, count, token=secret, mode="ranked", **options) as fleet:
+            returns = fleet.evaluate(act)
+        last = link.get("/attempts")["attempts"][0]
+        rows = link.send("GET", f"/scores/{name}").json()["scores"]
+        user = link.get("/me")["user"]
+    place = next((row for row in rows if row["user"] == user), None)
+    typer.echo(f"Attempt {last['id']}: score {last['score']:,.2f}, the mean of {len(returns)} episodes.")
+    if place is not None:  # the board may be a second old
+        typer.echo(f"Place {place['rank']} of {len(rows)} with {place['score']:,.2f}.")
+
+
+def _load_policy(name: str, num_envs: int, *, trust: bool) -> Any:
+    """Return the policy of a checkpoint or run folder, or the function that `module:function` names."""
+    if ":" in name and not Path(name).exists():
+        from envfleet.registry import find_own
+
+        return find_own(name, "RUN_OR_POLICY")
+    from envfleet.agents import load_agent
+
+    return load_agent(name, num_envs=num_envs, trust=trust)
+
+
 def _dashboard(link: ServiceLink) -> RenderableType:
     try:
         me, fleets, envs = link.get("/me"), link.get("/fleets")["fleets"], link.get("/envs")["envs"]
@@ -59,7 +121,7 @@ def _dashboard(link: ServiceLink) -> RenderableType:
             _quota(me["quota"]),
             "",
             _fleets(link, fleets),
-            *(part for board in shown or ["[dim]No ranked episodes yet.[/dim]"] for part in ("", board)),
+            *(part for board in shown or ["[dim]No ranked attempts yet.[/dim]"] for part in ("", board)),
         )
     except EnvfleetError:
         raise
@@ -102,8 +164,8 @@ def _board(env: str, rows: Sequence[Mapping[str, Any]], user: str) -> Renderable
     """Return a leaderboard, shortened to the lines around the user."""
     mine = next((k for k, row in enumerate(rows) if row["user"] == user), 0)
     first = max(0, min(mine - _NEIGHBOURS // 2, len(rows) - _NEIGHBOURS))
-    table = make_table(f"{env}: ranked episodes", "rank", "score", "best", "episodes")
+    table = make_table(f"{env}: best attempts", "rank", "score", "attempts")
     for row in rows[first : first + _NEIGHBOURS]:
-        figures = (str(row["rank"]), f"{row['score']:,.1f}", f"{row['best']:,.1f}", f"{row['episodes']:,}")
+        figures = (str(row["rank"]), f"{row['score']:,.1f}", f"{row['attempts']:,}")
         table.add_row(escape(str(row["user"])), *figures, style="bold" if row["user"] == user else None)
     return table

@@ -56,8 +56,13 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     retention_days: Annotated[float, typer.Option(min=0.01, help="How long closed fleets can be replayed.")] = 30.0,
     abandon_penalty: Annotated[
         float | None,
-        typer.Option(metavar="X", min=0.0, help="Cost of an abandoned ranked episode where no other is stated."),
+        typer.Option(metavar="X", min=0.0, help="Cost of an unfinished ranked episode where no other is stated."),
     ] = None,
+    ranked_episodes: Annotated[
+        list[str],
+        typer.Option(metavar="[ENV=]N", help="Episodes of a ranked attempt, of all or of one ENV; repeatable."),
+    ] = [],  # noqa: B006 (typer copies it)
+    attempts_per_day: Annotated[int, typer.Option(min=1, help="Ranked attempts of one user in one environment.")] = 5,
     has_private_scores: Annotated[
         bool, typer.Option("--no-public-scores", help="Show leaderboards to users with a token only.")
     ] = False,
@@ -82,9 +87,14 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         "max_num_envs": max_num_envs,
         "abandon_penalty": abandon_penalty,
     }
+    counts = _count_episodes(ranked_episodes, env)
     settings = Settings(
         database=database,
-        offers=tuple(make_offer(name, backend=backend, has_pictures=has_pictures, **limits) for name in env),
+        offers=tuple(
+            make_offer(name, backend=backend, has_pictures=has_pictures, **limits, **counts.get(name, {}))
+            for name in env
+        ),
+        attempts_per_day=attempts_per_day,
         max_processes=max_processes,
         max_live_envs=max_live_envs,
         max_steps_per_day=max_steps_per_day,
@@ -94,6 +104,17 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         has_access_log=has_access_log,
     )
     run(settings, host=host, port=port, workers=workers, tell=typer.echo)
+
+
+def _count_episodes(options: list[str], envs: list[str]) -> dict[str, dict[str, int]]:
+    """Read `--ranked-episodes`, by environment."""
+    counts: dict[str, dict[str, int]] = {}
+    for option in options:
+        name, has_name, number = option.rpartition("=")
+        if not (number.isascii() and number.isdigit() and int(number) > 0 and (not has_name or name in envs)):
+            raise InvalidArgument(f"--ranked-episodes {option}: pass N or ENV=N, with an ENV that is hosted")
+        counts |= {env: {"ranked_episodes": int(number)} for env in ([name] if has_name else envs)}
+    return counts
 
 
 @token_app.command("create")

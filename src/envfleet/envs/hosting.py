@@ -141,17 +141,22 @@ class Hosting:
 
     Attributes:
         limits: Arguments that participants may pass: the maximum of an integer, `None` for a bool.
+        ranked_options: Arguments that participants may also pass in ranked attempts: those that change what they see or
+            how often they act, not the task.
+        ranked_episodes: Number of episodes of a ranked attempt.
         readable: Attributes that participants may read.
         warm_options: Options of kernel fleets that are compiled when a service starts.
         columns: Counters of running episodes, with their dtypes.
         unit: Unit of the length of an episode: one of `columns`, or steps.
         glance: Titles of the lines that are shown first; if empty, a plot is shown only on request.
-        abandon_penalty: Penalty for an abandoned episode in scores, at least the gain of leaving it early: 0 if rewards
-            are never negative. `None` if unknown; then the host sets it.
+        abandon_penalty: Penalty for an episode that is unfinished when its attempt ends, at least the gain of leaving
+            it early: 0 if rewards are never negative. `None` if unknown; then the host sets it.
         episodes: Settings of the episode protocol; `None` if it is not supported.
     """
 
     limits: ClassVar[Mapping[str, int | None]] = {}
+    ranked_options: ClassVar[tuple[str, ...]] = ("render_mode",)
+    ranked_episodes: ClassVar[int] = 100
     readable: ClassVar[tuple[str, ...]] = ()
     warm_options: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     columns: ClassVar[Mapping[str, Any]] = {}

@@ -77,6 +77,7 @@ class Traits:
         has_states: True if `get_state` and `set_state` work.
         has_stacks: True if `stacks` can return Python stacks.
         has_rollouts: True if the engine implements `rollout`; else the fleet calls `step` in a loop.
+        attempt_episodes: Number of episodes of the ranked attempt that this is, if it is one.
         is_bound_to_process: True if a fork of this process must not use the engine.
     """
 
@@ -97,6 +98,7 @@ class Traits:
     has_states: bool = True
     has_stacks: bool = True
     has_rollouts: bool = False
+    attempt_episodes: int | None = None
     is_bound_to_process: bool = True
 
     @property

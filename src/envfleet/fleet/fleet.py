@@ -30,6 +30,7 @@ from envfleet.fleet.engine import (
     SetState,
     StepResult,
 )
+from envfleet.fleet.evaluating import play_episodes
 from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
 from envfleet.fleet.rollout import Rollout, step_rollout
@@ -231,6 +232,31 @@ class Fleet(VectorEnv[Any, Any, Any]):
             engine = self.engine
             run = engine.rollout if engine.traits.has_rollouts else functools.partial(step_rollout, engine)
             return self._guard(lambda: run(policy, num_steps, seed, out))
+
+    def evaluate(self, policy: Any, episodes: int | None = None) -> NDArray[np.float64]:
+        """Play whole episodes with a policy, the same number (or one more) in each sub-environment.
+
+        With a ranked fleet of a service (`connect(..., mode="ranked")`) this is exactly its attempt. The fleet is reset
+        first; a policy with a method `begin` gets the mask of rows whose episode begins, bool `(num_envs,)`.
+
+        Args:
+            policy: Function of batched observations that returns actions, or an object with
+                `act_batch(observations, deterministic=True)` (an agent) or `predict(observations, deterministic=True)`
+                (a model of Stable-Baselines3).
+            episodes: Number of episodes; not needed with a ranked fleet, whose attempt has its own.
+
+        Returns:
+            Their returns, float64 `(episodes,)`.
+
+        Raises:
+            InvalidArgument: The number of episodes is missing or differs from the attempt's, or `policy` is not one.
+        """
+        self.engine.traits.refuse_vector_rewards("an evaluation")
+        count = self.engine.traits.attempt_episodes or episodes
+        if count is None or episodes not in (None, count) or count < 1:
+            expected = "at least 1" if count == episodes else f"{count}, those of the attempt, or leave it out"
+            raise InvalidArgument(f"episodes={episodes}: pass {expected}")
+        return play_episodes(self, policy, count, self.engine.traits.autoreset_mode)
 
     def send(self, actions: Any, env_indices: Indices | None = None) -> None:
         """Start stepping without waiting; `recv` returns the results.

@@ -48,6 +48,8 @@ def connect_engine(
         raise InvalidArgument(
             f"num_envs={num_envs} for {len(urls)} services: pass at least one service, and one sub-environment for each"
         )
+    if len(urls) > 1 and request["mode"] == "ranked":
+        raise InvalidArgument(f"{len(urls)} services with mode='ranked': pass one, where the whole attempt is played")
     secret = find_token(token)
     bounds = [num_envs * k // len(urls) for k in range(len(urls) + 1)]
     queues: list[ServiceQueue] = []

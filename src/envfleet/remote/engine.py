@@ -100,6 +100,7 @@ class RemoteEngine(seam.Engine):
             has_objects=False,
             has_states=False,
             has_stacks=False,
+            attempt_episodes=int(described.get("attempt", {}).get("episodes", 0)) or None,
         )
         self._every = np.arange(num_envs)
         self._episodes = EpisodeStats(num_envs, self.traits.autoreset_mode)

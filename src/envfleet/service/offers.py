@@ -52,7 +52,8 @@ class Offer(BaseModel):
         kwargs: Arguments that the service gives.
         readable: Attributes of sub-environments that participants may read; nothing that reveals an episode's hidden
             state or of its luck.
-        abandon_penalty: See `Hosting`; `None` allows no ranked episodes.
+        abandon_penalty: See `Hosting`; `None` allows no ranked attempts.
+        ranked_episodes: Number of episodes of a ranked attempt.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,6 +69,7 @@ class Offer(BaseModel):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     readable: tuple[str, ...] = ()
     abandon_penalty: float | None = Field(default=None, ge=0, lt=1e100)
+    ranked_episodes: int = Field(default=100, ge=1, le=100_000)
 
     @property
     def hosting(self) -> Hosting:
@@ -103,16 +105,36 @@ class Offer(BaseModel):
         """
         if not 1 <= num_envs <= self.max_num_envs:
             raise InvalidArgument(f"num_envs={num_envs}: {self.env} may have 1 to {self.max_num_envs} in a fleet here")
-        if is_ranked and self.abandon_penalty is None:
-            raise InvalidArgument(
-                f"mode='ranked': {self.env} has no penalty for abandoned episodes, so ranked mode is not available: "
-                "pass mode='training', or have the service started with --abandon-penalty"
-            )
+        if is_ranked:
+            self._check_ranked(num_envs, options)
         for name, value in options.items():
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
                 raise InvalidArgument(f"options has {name!r}, but this service allows for {self.env}: {known}")
             _check_option(self.options[name], name, value)
+
+    def ranked_terms(self, mode: str) -> dict[str, Any]:
+        """Return the fields of `FleetConfig` about a fleet's attempt; none in training."""
+        if mode != "ranked":
+            return {}
+        return {"ranked_episodes": self.ranked_episodes, "penalty": self.abandon_penalty}
+
+    def _check_ranked(self, num_envs: int, options: Mapping[str, Any]) -> None:
+        if self.abandon_penalty is None:
+            raise InvalidArgument(
+                f"mode='ranked': {self.env} has no penalty for unfinished episodes, so ranked mode is not available: "
+                "pass mode='training', or have the service started with --abandon-penalty"
+            )
+        if num_envs > self.ranked_episodes:
+            raise InvalidArgument(
+                f"num_envs={num_envs}: a ranked attempt in {self.env} has {self.ranked_episodes} episodes, pass "
+                "at most as many"
+            )
+        if refused := sorted(set(options) - set(self.hosting.ranked_options)):
+            raise InvalidArgument(
+                f"options has {refused[0]!r}, which changes the task: leave it out with mode='ranked', where everybody "
+                "plays the same"
+            )
 
     def make(self, num_envs: int, autoreset_mode: str, options: Mapping[str, Any]) -> Any:
         """Make the fleet.
@@ -158,6 +180,7 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
         options["render_mode"] = ("rgb_array",)
     if hosting.abandon_penalty is not None:
         limits["abandon_penalty"] = hosting.abandon_penalty
+    limits.setdefault("ranked_episodes", hosting.ranked_episodes)
     return Offer(
         env=env,
         module=name.rpartition(":")[0],

@@ -50,7 +50,7 @@ class Service:
         self.store.migrate()
         self.tokens = Tokens(self.store)
         self.quotas = Quotas(self.store, settings)
-        self.scores = Scores(self.store, settings.offers)
+        self.scores = Scores(self.store)
         self.metrics = Metrics()
         self.is_ready = False
         self.fleets = Fleets(self.store, Journal(self.store), settings, self.metrics)

@@ -15,6 +15,7 @@ class Settings(BaseModel):
         offers: The environments it hosts.
         max_live_envs: Sub-environments that a user may hold.
         max_steps_per_day: Steps of sub-environments that a user may make between midnights, UTC; `None` for any number.
+        attempts_per_day: Ranked attempts that a user may start between midnights, UTC, in each environment.
         requests_per_s: Calls of one token, on the average; those above wait.
         max_body_bytes: Of a request.
         queue_timeout_s: Maximum time that a call waits in the queue, in seconds.
@@ -37,6 +38,7 @@ class Settings(BaseModel):
     offers: tuple[Offer, ...]
     max_live_envs: int = Field(default=20_000, ge=1)
     max_steps_per_day: int | None = Field(default=None, ge=1)
+    attempts_per_day: int = Field(default=5, ge=1)
     requests_per_s: float = Field(default=500.0, gt=0)
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024)
     queue_timeout_s: float = Field(default=20.0, gt=0)

@@ -25,10 +25,10 @@ def play_engines(caller: Caller, num_episodes: int, *, num_envs: int, seeds: int
 
 
 def sell_at_once(caller: Caller) -> None:
-    """End one ranked episode in one step."""
-    fleet = caller.create(num_envs=1, mode="ranked")
+    """End a ranked attempt in one step."""
+    fleet = caller.create(num_envs=2, mode="ranked")
     caller.call(f"/fleets/{fleet}/reset", seq=0)
-    caller.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([2]))
+    caller.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([2, 2]))
 
 
 def play_poles(caller: Caller, env: str, num_steps: int) -> str:

@@ -38,7 +38,7 @@ def test_the_leaderboard_changes_while_somebody_looks(page: Page, service: Servi
     expect(row).to_have_class(re.compile("changed"))
     check(page)
     follow(page.get_by_role("link", name="CartPole-v1", exact=True))
-    expect(page.get_by_text("Nobody has ended a ranked episode of CartPole-v1")).to_be_visible()
+    expect(page.get_by_text("No ranked attempt in CartPole-v1 is complete")).to_be_visible()
 
 
 def test_a_participant_signs_in_looks_at_an_engine_and_signs_out(page: Page, service: Service, ann: Caller) -> None:

@@ -192,12 +192,12 @@ def test_the_board_is_sent_only_when_it_has_changed(visit: httpx.Client, ann: Ca
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_the_page_tells_what_an_abandoned_episode_costs(visit: httpx.Client, tmp_path: Path) -> None:
-    assert "An abandoned one counts what it earned, less 150." in visit.get("/").text
-    assert "Episodes of this environment are not ranked here." in visit.get("/?env=CartPole-v1").text
+def test_the_page_states_the_rule_of_attempts(visit: httpx.Client, tmp_path: Path) -> None:
+    assert "counts what it earned, less 150;" in visit.get("/").text
+    assert "There are no ranked attempts in this environment here." in visit.get("/?env=CartPole-v1").text
     offers = (make_offer("CartPole-v1", backend="serial", abandon_penalty=0.0),)
     with serve_here(make_settings(tmp_path, offers=offers)) as (http, service):
-        assert "An abandoned one counts what it earned." in http.get("/").text
+        assert "counts what it earned;" in http.get("/").text
         Caller(http, service.tokens.create("ann")).create("CartPole-v1", mode="ranked")
 
 
@@ -215,7 +215,7 @@ def test_a_leaderboard_that_is_not_public(tmp_path: Path) -> None:
 
 def test_older_episodes_are_on_further_pages(visit: httpx.Client, service: Service) -> None:
     many = Caller(visit, service.tokens.create("many"))
-    fleet = many.create(num_envs=30, mode="ranked")
+    fleet = many.create(num_envs=30)
     many.call(f"/fleets/{fleet}/reset", seq=0)
     many.call(f"/fleets/{fleet}/step", seq=1, actions=np.full(30, 2))
     sign_in(visit, many.token)

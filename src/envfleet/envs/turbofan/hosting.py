@@ -20,6 +20,7 @@ class EngineHosting(Hosting):
     """Hosting that counts flights and repairs, because a step is a block of flights."""
 
     limits: ClassVar[Mapping[str, int | None]] = {"step_size": LONG_BLOCK, "return_all_states": None, "logbook": None}
+    ranked_options: ClassVar[tuple[str, ...]] = ("step_size", "return_all_states", "logbook", "render_mode")
     readable: ClassVar[tuple[str, ...]] = ("profit", "repair_cost", "failure_cost", "sale_value")
     warm_options: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"step_size": LONG_BLOCK})
     columns: ClassVar[Mapping[str, Any]] = {"flights": np.int64, "repairs": np.int64}

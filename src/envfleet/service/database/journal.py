@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from envfleet.service.database.models import Base, Episode, FleetEvent, FleetRow, Snapshot, Usage, User
-from envfleet.service.database.store import Store, live_envs_of, today
+from envfleet.service.database.models import Attempt, Base, Episode, FleetEvent, FleetRow, Snapshot, Usage, User
+from envfleet.service.database.store import DAY_S, Store, attempts_today, live_envs_of, today
 from envfleet.service.refusals import Busy, QuotaSpent
 
 _MOST_ENTRIES = 256
@@ -23,6 +23,27 @@ _CLOSE = (
     sa.update(FleetRow)
     .where(FleetRow.id == sa.bindparam("fleet"), FleetRow.closed_at.is_(None))
     .values(closed_at=sa.bindparam("at"))
+)
+_IN_ATTEMPT = Episode.fleet_id == Attempt.fleet_id, Episode.place.is_not(None)
+
+
+def _mean(*where: sa.ColumnElement[bool]) -> sa.Case[Any]:
+    """Return the mean of what an attempt's episodes count, NULL unless all of them have ended."""
+    total = sa.select(sa.func.count(Episode.id)).where(*_IN_ATTEMPT).correlate(Attempt).scalar_subquery()
+    mean = sa.select(sa.func.avg(Episode.counted)).where(*_IN_ATTEMPT, *where).correlate(Attempt).scalar_subquery()
+    return sa.case((total == Attempt.episodes, mean))
+
+
+_END_ATTEMPT = (
+    sa.update(Attempt)
+    .where(Attempt.fleet_id == sa.bindparam("fleet"), Attempt.ended_at.is_(None))
+    .values(
+        ended_at=sa.bindparam("at"),
+        score=_mean(),
+        public_score=_mean(Episode.place % 2 == 0),
+        final_score=_mean(Episode.place % 2 == 1),
+    )
+    .execution_options(synchronize_session=False)
 )
 
 
@@ -39,20 +60,26 @@ class JournalEntry:
         events: Rows of events.
         episodes: Rows of episodes that are over.
         snapshots: Rows of snapshots, which replace older ones.
-        closed: Ids of fleets that were closed, and when.
+        attempts: Rows of new attempts.
+        ended_attempts: Ids of ranked fleets whose attempts have ended, and when.
+        closed: Ids of fleets that were closed, and when; their attempts end, too.
         steps: Steps of sub-environments by user.
         most_steps: By user, how many may be made in a day; nothing is written of an entry that goes beyond.
         most_live_envs: Maximum number of open sub-environments including the new fleets, by user.
+        most_attempts: Maximum number of attempts per day including the new ones, by user and environment.
     """
 
     fleets: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     events: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     episodes: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     snapshots: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    attempts: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    ended_attempts: dict[str, float] = dataclasses.field(default_factory=dict)
     closed: dict[str, float] = dataclasses.field(default_factory=dict)
     steps: Counter[int] = dataclasses.field(default_factory=Counter)
     most_steps: dict[int, int] = dataclasses.field(default_factory=dict)
     most_live_envs: dict[int, int] = dataclasses.field(default_factory=dict)
+    most_attempts: dict[tuple[int, str], int] = dataclasses.field(default_factory=dict)
 
 
 class Journal:
@@ -80,6 +107,7 @@ class Journal:
             "events": _Prepared(sa.insert(FleetEvent), FleetEvent, dialect),
             "episodes": _Prepared(sa.insert(Episode), Episode, dialect),
             "snapshots": _Prepared(replacing, Snapshot, dialect),
+            "attempts": _Prepared(sa.insert(Attempt), Attempt, dialect),
         }
         self._count_steps = _Prepared(counting.returning(Usage.steps), Usage, dialect)
 
@@ -141,35 +169,25 @@ class Journal:
             self._write_once(entries)
 
     def _write_once(self, entries: Sequence[JournalEntry]) -> None:
-        steps: Counter[int] = Counter()
-        closed: dict[str, float] = {}
-        most_steps: dict[int, int] = {}
-        most_live_envs: dict[int, int] = {}
-        for entry in entries:
-            steps.update(entry.steps)
-            closed.update(entry.closed)
-            most_steps.update(entry.most_steps)
-            most_live_envs.update(entry.most_live_envs)
+        entry = _merge(entries)
         if self._connection is None:
             self._connection = self._store.engine.connect()
         connection = self._connection
         with connection.begin():
             if not self._store.is_sqlite:  # SQLite lets one process write at a time
-                for user_id in sorted(most_live_envs):
+                for user_id in sorted({*entry.most_live_envs, *(user_id for user_id, _ in entry.most_attempts)}):
                     connection.execute(sa.select(User.id).where(User.id == user_id).with_for_update(key_share=True))
             for name, statement in self._inserts.items():
-                rows = [row for entry in entries for row in getattr(entry, name)]
+                rows = getattr(entry, name)
                 if rows:
                     connection.exec_driver_sql(statement.text, [statement.bind(row) for row in rows])
-            if closed:
-                connection.execute(_CLOSE, [{"fleet": fleet, "at": at} for fleet, at in closed.items()])
-            for user_id, most in most_live_envs.items():
-                live = connection.execute(live_envs_of(user_id)).scalar_one()
-                if live > most:
-                    raise live_envs_spent(live, most)
+            for ending, ended in ((_CLOSE, entry.closed), (_END_ATTEMPT, entry.ended_attempts | entry.closed)):
+                if ended:
+                    connection.execute(ending, [{"fleet": fleet, "at": at} for fleet, at in ended.items()])
+            _check_limits(connection, entry)
             used = {
-                user_id: self._count(connection, user_id, count, most_steps.get(user_id))
-                for user_id, count in sorted(steps.items())
+                user_id: self._count(connection, user_id, count, entry.most_steps.get(user_id))
+                for user_id, count in sorted(entry.steps.items())
             }
         self._used.update(used)
 
@@ -199,7 +217,9 @@ class _Prepared:
     """
 
     def __init__(self, statement: Any, model: type[Base], dialect: sa.Dialect) -> None:
-        names = [name for name in model.__table__.columns.keys() if (model, name) != (Episode, "id")]  # noqa: SIM118
+        names = list(model.__table__.columns.keys())
+        if model in (Episode, Attempt):
+            names.remove("id")
         compiled = statement.compile(dialect=dialect, column_keys=names)
         self.text, self._order = str(compiled), compiled.positiontup
 
@@ -208,11 +228,43 @@ class _Prepared:
         return row if self._order is None else tuple(row[name] for name in self._order)
 
 
+def _merge(entries: Sequence[JournalEntry]) -> JournalEntry:
+    """Return an entry with all changes of several."""
+    if len(entries) == 1:
+        return entries[0]
+    merged = JournalEntry()
+    for entry in entries:
+        for field in dataclasses.fields(JournalEntry):
+            whole, part = getattr(merged, field.name), getattr(entry, field.name)
+            whole.extend(part) if isinstance(whole, list) else whole.update(part)
+    return merged
+
+
+def _check_limits(connection: sa.Connection, entry: JournalEntry) -> None:
+    """Refuse fleets and attempts beyond the limits of their users."""
+    for user_id, most in entry.most_live_envs.items():
+        live = connection.execute(live_envs_of(user_id)).scalar_one()
+        if live > most:
+            raise live_envs_spent(live, most)
+    for (user_id, env), most in entry.most_attempts.items():
+        if connection.execute(attempts_today(user_id, env)).scalar_one() > most:
+            raise attempts_spent(env, most)
+
+
 def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:
     """Return the refusal of steps that are too many."""
     return QuotaSpent(
         f"steps_per_day: {used} of {most} steps were used today, {asked} more were requested: continue tomorrow",
-        retry_after_s=(today() + 1) * 86_400 - time.time(),
+        retry_after_s=(today() + 1) * DAY_S - time.time(),
+    )
+
+
+def attempts_spent(env: str, most: int) -> QuotaSpent:
+    """Return the refusal of another attempt today."""
+    return QuotaSpent(
+        f"attempts_per_day: all {most} attempts of today in {env} were started, and an attempt counts from its "
+        "start: continue tomorrow (UTC), or practice with mode='training'",
+        retry_after_s=(today() + 1) * DAY_S - time.time(),
     )
 
 

@@ -86,14 +86,41 @@ class Snapshot(Base):
     body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
+class Attempt(Base):
+    """A ranked attempt: the first `episodes` episodes of a ranked fleet, divided evenly among its sub-environments.
+
+    `score` is the mean of what exactly these episodes count, once the attempt has ended; `None` if it has fewer.
+    `public_score` and `final_score` are the means over even and odd places, for competitions with two scoreboards.
+    """
+
+    __tablename__ = "attempts"
+    __table_args__ = (Index("attempts_of_env", "env", "user_id", "started_at"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    fleet_id: Mapped[str] = mapped_column(String(40), unique=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
+    env: Mapped[str] = mapped_column(String(200))
+    episodes: Mapped[int]
+    started_at: Mapped[float] = mapped_column(Float)
+    ended_at: Mapped[float | None] = mapped_column(Float)
+    score: Mapped[float | None] = mapped_column(Float)
+    public_score: Mapped[float | None] = mapped_column(Float)
+    final_score: Mapped[float | None] = mapped_column(Float)
+    void_reason: Mapped[str | None] = mapped_column(String(300))
+
+
 class Episode(Base):
-    """An episode that is over. `outcome` is terminated, truncated or abandoned."""
+    """An episode that is over. `outcome` is terminated, truncated or abandoned.
+
+    `place` is its number in the attempt of its fleet, `None` in training; `counted` is its return, less the penalty if
+    it was abandoned.
+    """
 
     __tablename__ = "episodes"
     __table_args__ = (
-        Index("episodes_last_begun", "env", "is_ranked", "user_id", "started_at", "env_index"),
-        Index("episodes_of_user", "user_id", "ended_at"),
+        Index("episodes_of_user", "user_id", "id"),
         UniqueConstraint("fleet_id", "env_index", "first_seq"),  # so that two processes cannot both report one
+        UniqueConstraint("fleet_id", "place"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -101,12 +128,13 @@ class Episode(Base):
     env_index: Mapped[int]
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     env: Mapped[str] = mapped_column(String(200))
-    is_ranked: Mapped[bool]
+    place: Mapped[int | None]
     started_at: Mapped[float] = mapped_column(Float)
     ended_at: Mapped[float] = mapped_column(Float)
     first_seq: Mapped[int] = mapped_column(BigInteger)
     last_seq: Mapped[int] = mapped_column(BigInteger)
     total: Mapped[float] = mapped_column(Float)
+    counted: Mapped[float] = mapped_column(Float)
     length: Mapped[int] = mapped_column(BigInteger)
     outcome: Mapped[str] = mapped_column(String(20))
     details: Mapped[dict[str, Any]] = mapped_column(JSON)

@@ -1,28 +1,22 @@
-"""Scores: means over the last ranked episodes of each user, and what a page may show of them."""
+"""Scores: the best ranked attempt of each user, and what a page may show of attempts and episodes."""
 
 from __future__ import annotations
 
 import datetime as dt
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import aliased
 
 from envfleet.registry import find_hosting
-from envfleet.service.database.models import Episode, User
+from envfleet.service.database.models import Attempt, Episode, User
 from envfleet.service.database.store import Store
-from envfleet.service.offers import Offer
-
-COUNTED = 100
-"""Episodes of a user's of which a score is the mean, unless another number is asked for."""
 
 _FRESH_S = 1.5
-
-# Of those that began at once the number of the sub-environment decides: by their end, failures would go uncounted.
-_LAST_BEGUN = (Episode.started_at.desc(), Episode.env_index.desc(), Episode.id.desc())
+COUNTS = Attempt.score.is_not(None), Attempt.void_reason.is_(None)
+"""Conditions on an attempt that counts for a score: all its episodes have ended, and nobody has voided it."""
 
 
 class Scores:
@@ -30,12 +24,10 @@ class Scores:
 
     Args:
         store: The database.
-        offers: What abandoned episodes cost; without an offer, nothing.
     """
 
-    def __init__(self, store: Store, offers: Iterable[Offer]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._penalties = {offer.env: offer.abandon_penalty or 0.0 for offer in offers}
         self._boards: dict[str, tuple[float, list[dict[str, Any]]]] = {}
         self._reading = threading.Lock()
 
@@ -48,22 +40,26 @@ class Scores:
                 self._boards[env] = time.monotonic() + _FRESH_S, rows
             return rows
 
-    def board(self, env: str, limit: int = COUNTED) -> list[dict[str, Any]]:
-        """Return all users with ranked episodes of an environment, the best first.
+    def board(self, env: str) -> list[dict[str, Any]]:
+        """Return all users with a complete attempt in an environment, the best first.
 
         Args:
             env: Its id.
-            limit: How many episodes of each count, the last ones by the time they were begun.
 
         Returns:
-            `rank`, `user`, `score`, `best`, `episodes`, `last_episode_at`, of each.
+            `rank` (equal scores share one), `user`, `score` of the best attempt, `attempt` (its id), `ended_at`, and
+            `attempts` (the number of complete ones), of each.
         """
-        rows = self._store.rows(_board(env, limit, self._penalties.get(env, 0.0)))
-        return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
+        best = best_attempts(Attempt.score, Attempt.user_id, Attempt.env == env)
+        query = sa.select(User.name.label("user"), best.c.score, best.c.id.label("attempt"), best.c.ended_at)
+        query = query.add_columns(best.c.attempts).join(best, best.c.owner == User.id)
+        return ranked(self._store.rows(query.order_by(best.c.score.desc(), User.name)))
 
-    def metrics(self, env: str, user_id: int, limit: int = COUNTED) -> dict[str, Any]:
-        """Return the episode protocol's report of a user's last ranked episodes; empty without episodes."""
-        rows = self._last(env, limit, user_id)
+    def metrics(self, env: str, user_id: int) -> dict[str, Any]:
+        """Return the episode protocol's report of the episodes of a user's best attempt; empty without attempts."""
+        best = best_attempts(Attempt.score, Attempt.user_id, Attempt.env == env, Attempt.user_id == user_id)
+        query = sa.select(Episode.ended_at, Episode.length, Episode.details, Episode.counted)
+        rows = self._store.rows(query.join(best, best.c.fleet_id == Episode.fleet_id).where(Episode.place.is_not(None)))
         if not rows:
             return {}
         total, newest = sum(row["counted"] for row in rows), max(row["ended_at"] for row in rows)
@@ -89,65 +85,58 @@ class Scores:
             query = query.where(Episode.id < before_id)
         return self._store.rows(query)
 
-    def history(self, env: str, user_id: int, limit: int = 1000) -> list[float]:
-        """Return what a user's last ranked episodes count, in the order in which they were begun."""
-        return [row["counted"] for row in reversed(self._last(env, limit, user_id))]
+    def attempts(self, user_id: int, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Return a user's attempts, the newest first: all columns, and `ended`, the number of episodes that ended.
 
-    def _last(self, env: str, limit: int, user_id: int) -> list[dict[str, Any]]:
-        """Return a user's last ranked episodes, the newest first, with what they count in the column `counted`."""
-        counted = _counted(self._penalties.get(env, 0.0))
-        query = sa.select(Episode.ended_at, Episode.length, Episode.details, counted)
-        query = query.where(*_is_ranked(env), Episode.user_id == user_id).order_by(*_LAST_BEGUN).limit(limit)
-        return self._store.rows(query)
-
-
-def _board(env: str, limit: int, penalty: float) -> sa.Select[Any]:
-    """Return the query for the leaderboard.
-
-    An index tells since when the last `limit` episodes of each user were begun, so that those before them are not
-    looked at, however many there are; among those begun at that very moment, the window chooses.
-    """
-    older = aliased(Episode)
-    begun = (
-        sa.select(older.started_at)
-        .where(older.env == env, older.is_ranked, older.user_id == User.id)
-        .order_by(older.started_at.desc())
-        .offset(limit - 1)
-        .limit(1)
-        .scalar_subquery()
-    )
-    users = sa.select(User.id, User.name, sa.func.coalesce(begun, 0.0).label("since")).cte("since")
-    users = users.prefix_with("MATERIALIZED", dialect="postgresql")  # else it is asked for every episode
-    is_late = sa.and_(Episode.user_id == users.c.id, Episode.started_at >= users.c.since, *_is_ranked(env))
-    place = sa.func.row_number().over(partition_by=users.c.id, order_by=_LAST_BEGUN)
-    late = sa.select(users.c.name, Episode.ended_at, _counted(penalty), place.label("place"))
-    # From the outside, so that SQLite begins with the users and not with all episodes.
-    last = late.select_from(users).outerjoin(Episode, is_late).subquery()
-    return (
-        sa.select(
-            last.c.name.label("user"),
-            sa.func.avg(last.c.counted).label("score"),
-            sa.func.max(last.c.counted).label("best"),
-            sa.func.count().label("episodes"),
-            sa.func.max(last.c.ended_at).label("last_episode_at"),
+        Args:
+            user_id: Id of the user.
+            limit: How many.
+        """
+        count = sa.select(sa.func.count(Episode.id)).where(
+            Episode.fleet_id == Attempt.fleet_id, Episode.place.is_not(None)
         )
-        .where(last.c.place <= limit, last.c.ended_at.is_not(None))
-        .group_by(last.c.name)
-        .order_by(sa.desc("score"), last.c.name)
+        query = sa.select(Attempt.__table__, count.scalar_subquery().label("ended")).where(Attempt.user_id == user_id)
+        return self._store.rows(query.order_by(Attempt.id.desc()).limit(limit))
+
+
+def best_attempts(score: Any, owner: Any, *where: sa.ColumnElement[bool], joined: Any = Attempt) -> sa.Subquery:
+    """Return the query for the best attempt of each owner; of equal ones, the first.
+
+    Args:
+        score: Column to compare.
+        owner: Column that attempts are grouped by.
+        *where: Which attempts.
+        joined: Attempts, with the tables that the conditions need.
+
+    Returns:
+        All columns of attempts, `owner`, and `attempts`, the number of the owner's.
+    """
+    place = sa.func.row_number().over(partition_by=owner, order_by=(score.desc(), Attempt.ended_at, Attempt.id))
+    every = (
+        sa.select(Attempt.__table__, owner.label("owner"), place.label("row"))
+        .add_columns(sa.func.count().over(partition_by=owner).label("attempts"))
+        .select_from(joined)
+        .where(*COUNTS, *where)
+        .subquery()
     )
+    return sa.select(every).where(every.c.row == 1).subquery()
 
 
-def _is_ranked(env: str) -> tuple[sa.ColumnExpressionArgument[bool], ...]:
-    return Episode.env == env, Episode.is_ranked
+def ranked(rows: Sequence[dict[str, Any]], by: str = "score") -> list[dict[str, Any]]:
+    """Return rows, sorted by a score in falling order, with their `rank`; equal scores share one.
 
-
-def _counted(penalty: float) -> sa.Label[float]:
-    """Return what an episode counts: what it earned, less the penalty if it was abandoned."""
-    return sa.case((Episode.outcome == "abandoned", Episode.total - penalty), else_=Episode.total).label("counted")
+    >>> [row["rank"] for row in ranked([{"score": 7.0}, {"score": 7.0}, {"score": 5.0}])]
+    [1, 1, 3]
+    """
+    found: list[dict[str, Any]] = []
+    for place, row in enumerate(rows, 1):
+        is_tie = bool(found) and found[-1][by] == row[by]
+        found.append({"rank": found[-1]["rank"] if is_tie else place, **row})
+    return found
 
 
 def fleets_that_count() -> sa.Select[Any]:
-    """Return the query for the fleets of all episodes that count for a score: the last ranked ones of each user."""
-    place = sa.func.row_number().over(partition_by=(Episode.env, Episode.user_id), order_by=_LAST_BEGUN)
-    last = sa.select(Episode.fleet_id, place.label("place")).where(Episode.is_ranked).subquery()
-    return sa.select(last.c.fleet_id).where(last.c.place <= COUNTED)
+    """Return the query for the fleets of all users' best attempts, whose episodes can be replayed forever."""
+    key = sa.func.max(Attempt.score).over(partition_by=(Attempt.env, Attempt.user_id))
+    every = sa.select(Attempt.fleet_id, Attempt.score, key.label("best")).where(*COUNTS).subquery()
+    return sa.select(every.c.fleet_id).where(every.c.score == every.c.best)

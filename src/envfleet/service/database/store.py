@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.database.models import Base, FleetEvent, FleetRow, Snapshot, Usage
+from envfleet.service.database.models import Attempt, Base, FleetEvent, FleetRow, Snapshot, Usage
 
 _BUSY_TIMEOUT_MS = 30_000
 _FORGOTTEN_AT_ONCE = 20
+DAY_S = 86_400
 _PASSWORD = re.compile(r"(?<=://)\S+(?=@)")
 """User and password of a URL; the text need not be a URL otherwise."""
 
@@ -256,7 +257,13 @@ def live_envs_of(user_id: Any) -> sa.Select[Any]:
 
 def today() -> int:
     """Return the day's number since 1970, UTC."""
-    return int(time.time() // 86_400)
+    return int(time.time() // DAY_S)
+
+
+def attempts_today(user_id: int, env: str) -> sa.Select[Any]:
+    """Return the query for the number of attempts that a user has started since midnight, UTC; void ones are free."""
+    of_today = Attempt.user_id == user_id, Attempt.env == env, Attempt.started_at >= today() * DAY_S
+    return sa.select(sa.func.count()).select_from(Attempt).where(*of_today, Attempt.void_reason.is_(None))
 
 
 def _configure_sqlite(connection: Any, _: Any) -> None:

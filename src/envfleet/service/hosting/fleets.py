@@ -11,9 +11,9 @@ from typing import Any
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
 from envfleet.remote.codec import pack
-from envfleet.service.database.journal import Conflict, Journal, JournalEntry, live_envs_spent
+from envfleet.service.database.journal import Conflict, Journal, JournalEntry, attempts_spent, live_envs_spent
 from envfleet.service.database.scores import fleets_that_count
-from envfleet.service.database.store import Store
+from envfleet.service.database.store import Store, attempts_today
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Made, pack_reply
 from envfleet.service.hosting.memory import Memory
 from envfleet.service.metrics import Metrics
@@ -83,6 +83,9 @@ class Fleets:
             live = self._store.count_live_envs(user_id) + config.num_envs
             if live > most_live_envs:
                 raise live_envs_spent(live, most_live_envs)
+        is_ranked, most_attempts = config.mode == "ranked", self._settings.attempts_per_day
+        if is_ranked and self._store.value(attempts_today(user_id, config.env)) >= most_attempts:
+            raise attempts_spent(config.env, most_attempts)
         hosted = self._memory.build(secrets.token_hex(12), user_id, config)
         hosted.touched_at = now = time.time()
         row = {
@@ -99,7 +102,11 @@ class Fleets:
         try:
             hosted.describe()  # spaces that cannot be sent are refused now
             most = {} if most_live_envs is None else {user_id: most_live_envs}
-            self._journal.commit(JournalEntry(fleets=[row], most_live_envs=most))
+            entry = JournalEntry(fleets=[row], most_live_envs=most)
+            if is_ranked:
+                entry.attempts = [new_attempt(row, config.ranked_episodes)]
+                entry.most_attempts = {(user_id, config.env): most_attempts}
+            self._journal.commit(entry)
         except BaseException as error:
             hosted.close()
             made = self._store.find_by_key(key) if isinstance(error, Conflict) else None
@@ -232,6 +239,8 @@ class Fleets:
             made = hosted.make(event)
             packed = pack_reply(made.reply)  # what cannot be sent must not have happened
             entry.episodes = [{**episode, **hosted.owner} for episode in made.episodes]
+            if hosted.config.mode == "ranked" and made.episodes and not hosted.meter.num_left:
+                entry.ended_attempts[hosted.fleet_id] = event["at"]
             if made.steps:
                 entry.steps[user_id] = made.steps
                 entry.most_steps = {} if most_steps is None else {user_id: most_steps}
@@ -318,3 +327,10 @@ class Fleets:
             else:
                 _log.warning("fleet %s does not come to an end", hosted.fleet_id)
         self._journal.close()
+
+
+def new_attempt(fleet: Mapping[str, Any], episodes: int) -> dict[str, Any]:
+    """Return the row of the attempt that begins with a ranked fleet's row."""
+    values = {"fleet_id": fleet["id"], "user_id": fleet["user_id"], "env": fleet["env"], "episodes": episodes}
+    unknown = ("ended_at", "score", "public_score", "final_score", "void_reason")
+    return {**values, "started_at": fleet["created_at"], **dict.fromkeys(unknown)}

@@ -41,6 +41,8 @@ class FleetConfig(BaseModel):
         mode: `"training"` or `"ranked"`.
         options: Arguments of the environment.
         kind: `"fleet"`, or `"episodes"` for the episode protocol's.
+        ranked_episodes: Number of episodes of the attempt; 0 in training.
+        penalty: What an unfinished episode of the attempt costs.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,6 +54,8 @@ class FleetConfig(BaseModel):
     mode: str
     options: dict[str, Any]
     kind: str = "fleet"
+    ranked_episodes: int = 0
+    penalty: float = 0.0
 
 
 class Made(NamedTuple):
@@ -104,7 +108,13 @@ class HostedFleet:
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
         self.fleet.engine.traits.refuse_vector_rewards("a service")
-        self.meter = Meter(config.num_envs, hosting=offer.hosting, lists_all=lists_all)
+        self.meter = Meter(
+            config.num_envs,
+            hosting=offer.hosting,
+            lists_all=lists_all,
+            num_ranked=config.ranked_episodes,
+            penalty=config.penalty,
+        )
         self._every = np.arange(config.num_envs)
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
@@ -122,12 +132,15 @@ class HostedFleet:
         is_ranked = self.config.mode == "ranked"
         if event["do"] != "reset":
             return event
-        if self.config.kind == "episodes":  # those without a seed of the client's are ranked
-            event["is_ranked"] = [seed is None for seed in event["seeds"]]
+        if is_ranked:
+            seeds = event["seeds"]
+            if isinstance(seeds, int) or any(seed is not None for seed in seeds or ()):
+                raise InvalidArgument("seeds were given, but this is ranked: leave them out, the service draws them")
+            known = self.meter.unstepped_seeds(self._chosen(event["rows"])).tolist()
+            event["seeds"] = [secrets.randbits(_SEED_BITS) if seed < 0 else seed for seed in known]
+        elif self.config.kind == "episodes":
             event["seeds"] = [secrets.randbits(_SEED_BITS) if seed is None else seed for seed in event["seeds"]]
-        elif is_ranked and event["seeds"] is not None:
-            raise InvalidArgument("seeds were given, but this fleet is ranked: leave them out, the service draws them")
-        elif event["seeds"] is None and (is_ranked or self.seq == 0):
+        elif event["seeds"] is None and self.seq == 0:
             event["seeds"] = secrets.randbits(_SEED_BITS)
         elif isinstance(event["seeds"], list) and self.seq == 0:  # the first reset is of all
             event["seeds"] = [secrets.randbits(_SEED_BITS) if seed is None else seed for seed in event["seeds"]]
@@ -157,9 +170,14 @@ class HostedFleet:
         if isinstance(seeds, int):
             seeds = (seeds + rows).tolist()
         observations, infos = self.fleet.reset_envs(rows, seeds)
-        episodes = self.meter.abandon(rows, seq=self.seq, at=event["at"])
-        is_ranked = np.asarray(event.get("is_ranked", self.config.mode == "ranked"))
-        self.meter.begin(rows, seq=self.seq, at=event["at"], is_ranked=is_ranked)
+        episodes: list[dict[str, Any]] = []
+        begun, known = rows, -1
+        if self.config.mode == "ranked":
+            given = np.array(seeds, np.int64)
+            is_new = self.meter.unstepped_seeds(rows) != given
+            begun, known = rows[is_new], given[is_new]
+        episodes = self.meter.abandon(begun, seq=self.seq, at=event["at"], includes_unstepped=True)
+        self.meter.begin(begun, seq=self.seq, at=event["at"], seeds=known)
         return Made({"observations": observations, "infos": infos_to_plain(infos)}, episodes, 0)
 
     def _chosen(self, rows: Any) -> NDArray[np.int64]:
@@ -210,7 +228,8 @@ class HostedFleet:
         fleet, config = self.fleet, self.config
         return {
             "fleet": self.fleet_id,
-            **config.model_dump(exclude={"kind"}),
+            **config.model_dump(exclude={"kind", "ranked_episodes", "penalty"}),
+            "attempt": {"episodes": config.ranked_episodes, "left": self.meter.num_left},
             "max_episode_steps": config.options.get("max_episode_steps", self._limit),
             "seq": self.seq,
             "ended": np.array(fleet.terminated_indices, np.int64),

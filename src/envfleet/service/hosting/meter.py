@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hosting import CountedStep, Hosting
 from envfleet.service.refusals import EnvFailed
@@ -17,7 +17,9 @@ LARGEST_RETURN = 1e100
 
 _FIELDS = {
     "is_running": np.bool_,
-    "is_ranked": np.bool_,
+    "places": np.int64,
+    "played": np.int64,
+    "seeds": np.int64,
     "returns": np.float64,
     "lengths": np.int64,
     "first_seqs": np.int64,
@@ -32,39 +34,82 @@ class Meter:
         num_envs: How many.
         hosting: What else is counted of its environment.
         lists_all: Report every ended episode instead of only ranked ones.
+        num_ranked: Number of ranked episodes of an attempt; row `i` plays every `num_envs`-th of them from number `i`.
+        penalty: What an unfinished ranked episode costs.
 
     Attributes:
-        columns: By name, `(num_envs,)` each: `is_running` (begun and not ended), `is_ranked`, `returns`, `lengths` (in
-            steps), `first_seqs` (count of the fleet at the episode's first reset), `started_at`, and `hosting`'s.
+        num_ranked: Number of ranked episodes; 0 in training.
+        columns: By name, `(num_envs,)` each: `is_running` (begun and not ended), `places` (of the episode in the
+            attempt, −1 outside of it), `played` (ranked episodes begun so far), `seeds` (with which it was reset, −1
+            after an autoreset), `returns`, `lengths` (in steps), `first_seqs` (count of the fleet at the episode's
+            first reset), `started_at`, and `hosting`'s.
     """
 
-    def __init__(self, num_envs: int, *, hosting: Hosting, lists_all: bool) -> None:
-        self.hosting, self._lists_all = hosting, lists_all
+    def __init__(
+        self, num_envs: int, *, hosting: Hosting, lists_all: bool, num_ranked: int = 0, penalty: float = 0.0
+    ) -> None:
+        self.hosting, self._lists_all, self.num_ranked, self._penalty = hosting, lists_all, num_ranked, penalty
         kinds = {**_FIELDS, **hosting.columns}
         self.columns: dict[str, NDArray[Any]] = {name: np.zeros(num_envs, kind) for name, kind in kinds.items()}
 
-    def begin(self, rows: NDArray[Any], *, seq: int, at: float, is_ranked: Any = None) -> None:
+    def begin(self, rows: NDArray[np.int64], *, seq: int, at: float, seeds: ArrayLike = -1) -> None:
         """Begin episodes in `rows`.
 
         Args:
-            rows: Indices or a mask.
+            rows: Indices.
             seq: Number of the fleet's events so far.
             at: Present time.
-            is_ranked: Whether the episodes are ranked; `None` keeps the setting of the previous ones.
+            seeds: Their seeds, `(K,)`; -1 where the environment has drawn its own.
         """
         for name, column in self.columns.items():
-            if name != "is_ranked":
+            if name != "played":
                 column[rows] = 0
-        self.columns["is_running"][rows] = True
-        self.columns["first_seqs"][rows] = seq
-        self.columns["started_at"][rows] = at
-        if is_ranked is not None:
-            self.columns["is_ranked"][rows] = is_ranked
+        columns = self.columns
+        places = rows + columns["played"][rows] * len(columns["played"])
+        is_ranked = places < self.num_ranked
+        columns["places"][rows] = np.where(is_ranked, places, -1)
+        columns["played"][rows] += is_ranked
+        columns["seeds"][rows] = seeds
+        columns["is_running"][rows] = True
+        columns["first_seqs"][rows] = seq
+        columns["started_at"][rows] = at
 
-    def abandon(self, rows: NDArray[np.int64], *, seq: int, at: float) -> list[dict[str, Any]]:
-        """End the running episodes in `rows`, and return those that were stepped."""
-        listed = self._lists_all | self.columns["is_ranked"][rows]
-        left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0) & listed]
+    @property
+    def num_left(self) -> int:
+        """Ranked episodes that have not ended yet."""
+        running = self.columns["is_running"] & (self.columns["places"] >= 0)
+        return self.num_ranked - int(self.columns["played"].sum()) + int(running.sum())
+
+    def has_more(self, row: int) -> bool:
+        """Return whether a row of an attempt runs or has ranked episodes left; always True in training."""
+        columns = self.columns
+        left = row + columns["played"][row] * len(columns["played"]) < self.num_ranked
+        return bool(not self.num_ranked or left or columns["is_running"][row])
+
+    def unstepped_seeds(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the seeds of ranked episodes that were reset and not stepped, -1 for other rows.
+
+        A reset of such an episode repeats its start, so that nobody can choose among starts.
+        """
+        fresh = self.columns["is_running"][rows] & (self.columns["lengths"][rows] == 0)
+        fresh &= self.columns["places"][rows] >= 0
+        seeds: NDArray[np.int64] = np.where(fresh, self.columns["seeds"][rows], -1)
+        return seeds
+
+    def abandon(
+        self, rows: NDArray[np.int64], *, seq: int, at: float, includes_unstepped: bool = False
+    ) -> list[dict[str, Any]]:
+        """End the running episodes in `rows`, and return those that were stepped.
+
+        Args:
+            rows: Indices.
+            seq: The fleet's count.
+            at: The time.
+            includes_unstepped: Return ranked ones without a step, too.
+        """
+        is_ranked = self.columns["places"][rows] >= 0
+        is_stepped = (self.columns["lengths"][rows] > 0) | (is_ranked & includes_unstepped)
+        left = rows[self.columns["is_running"][rows] & is_stepped & (self._lists_all | is_ranked)]
         found = [self._describe(row, "abandoned", None, seq, at) for row in left.tolist()]
         self.columns["is_running"][rows] = False
         return found
@@ -112,7 +157,7 @@ class Meter:
                 seq,
                 at,
             )
-            for k in np.flatnonzero(ended & (self._lists_all | self.columns["is_ranked"][rows])).tolist()
+            for k in np.flatnonzero(ended & (self._lists_all | (self.columns["places"][rows] >= 0))).tolist()
         ]
 
     def _check_returns(self, rows: NDArray[np.int64], rewards: NDArray[Any]) -> None:
@@ -127,15 +172,17 @@ class Meter:
             )
 
     def _describe(self, row: int, outcome: str, reason: Any, seq: int, at: float) -> dict[str, Any]:
-        columns = self.columns
+        columns, total = self.columns, float(self.columns["returns"][row])
+        place = int(columns["places"][row])
         return {
             "env_index": row,
-            "is_ranked": bool(columns["is_ranked"][row]),
+            "place": None if place < 0 else place,
             "started_at": float(columns["started_at"][row]),
             "ended_at": at,
             "first_seq": int(columns["first_seqs"][row]),
             "last_seq": seq,
-            "total": float(columns["returns"][row]),
+            "total": total,
+            "counted": total - self._penalty if outcome == "abandoned" else total,
             "length": int(columns["lengths"][row]),
             "outcome": outcome,
             "details": json.dumps(self.hosting.details(columns, row, reason)),

@@ -85,14 +85,21 @@ class EpisodeCalls:
     def _create(self, asked: EpisodeConfig, num_envs: int) -> tuple[str, list[list[float]]]:
         offer, protocol = find_episode_offer(self._service.settings.offers, asked.env_type)
         limit = min(asked.max_steps_per_episode, offer.max_episode_steps or asked.max_steps_per_episode)
-        offer.check(num_envs, {"max_episode_steps": limit})
+        mode = "ranked" if asked.ranked else "training"
+        if asked.ranked and limit != offer.max_episode_steps:
+            raise InvalidArgument(
+                f"max_steps_per_episode={asked.max_steps_per_episode} changes the task: pass {offer.max_episode_steps} "
+                "or more with ranked=true, where everybody plays the same"
+            )
+        offer.check(num_envs, {} if asked.ranked else {"max_episode_steps": limit}, is_ranked=asked.ranked)
         # Ended rows are never stepped, so that no autoreset happens; in DISABLED a step of the others would be refused.
         config = FleetConfig(
             env=offer.env,
             version=offer.version(),
             num_envs=num_envs,
             autoreset_mode="NEXT_STEP",
-            mode="ranked",
+            mode=mode,
+            **offer.ranked_terms(mode),
             options={"max_episode_steps": limit, protocol.option: protocol.longest},
             kind="episodes",
         )
@@ -162,12 +169,15 @@ class EpisodeCalls:
 
     def _reset(self, episode_ids: Sequence[str], seeds: Sequence[int | None]) -> list[Result]:
         def work(fleet: HostedFleet, places: Mapping[int, int]) -> dict[int, Result]:
-            chosen = [seeds[place] for place in places.values()]
-            made = self._fleets.make(fleet, {"do": "reset", "rows": list(places), "seeds": chosen})
-            return {
-                row: {"observation": rows[0].tolist(), "id": _episode_id(fleet, row), "info": {}}
-                for row, rows in zip(places, made.reply["observations"], strict=True)
-            }
+            over = EpisodeOver("the ranked attempt is over here: make new environments to start another")
+            found: dict[int, Result] = {row: over for row in places if not fleet.meter.has_more(row)}
+            left = [row for row in places if row not in found]
+            if left:
+                chosen = [seeds[places[row]] for row in left]
+                made = self._fleets.make(fleet, {"do": "reset", "rows": left, "seeds": chosen})
+                for row, rows in zip(left, made.reply["observations"], strict=True):
+                    found[row] = {"observation": rows[0].tolist(), "id": _episode_id(fleet, row), "info": {}}
+            return found
 
         return self._by_fleet(episode_ids, work)
 

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Request
 
 from envfleet.service.protocols.episode_calls import EpisodeCalls, find_episode_offer
 from envfleet.service.protocols.requests import TokenRoute, json_of, service_of
@@ -94,9 +94,9 @@ async def step_episodes(request: Request, user_token: UserToken = None) -> Reply
 
 
 @router.get("/user/{token}/score")
-async def score(token: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Reply:
-    """Return a user's score."""
+async def score(token: str, request: Request) -> Reply:
+    """Return a user's score: the figures of the best ranked attempt."""
     service = service_of(request)
     identity = await service.identify(token)
     env = find_episode_offer(service.settings.offers)[0].env
-    return {"metrics": await service.in_thread(lambda: service.scores.metrics(env, identity.user_id, limit))}
+    return {"metrics": await service.in_thread(lambda: service.scores.metrics(env, identity.user_id))}

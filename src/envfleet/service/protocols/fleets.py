@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from envfleet.remote.codec import pack
-from envfleet.service.database.scores import COUNTED
 from envfleet.service.hosting.hosted import FleetConfig
 from envfleet.service.offers import find_offer
 from envfleet.service.protocols.requests import BINARY, BinaryRoute, caller, read, reply_with, service_of
@@ -27,7 +26,12 @@ async def create_fleet(request: Request) -> Response:
         asked = read(CreateFleet, body)
         offer = find_offer(service.settings.offers, asked.env)
         offer.check(asked.num_envs, asked.options, is_ranked=asked.mode == "ranked")
-        config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
+        config = FleetConfig(
+            version=offer.version(),
+            env=offer.env,
+            **asked.model_dump(exclude={"key", "env"}),
+            **offer.ranked_terms(asked.mode),
+        )
         most = service.quotas.limits(identity)[0]
         fleet = service.fleets.create(identity.user_id, config, asked.key.hex(), most_live_envs=most)
         with service.fleets.use(identity.user_id, fleet) as hosted:
@@ -111,10 +115,19 @@ async def envs(request: Request) -> Response:
             "max_num_envs": offer.max_num_envs,
             "max_episode_steps": offer.max_episode_steps,
             "abandon_penalty": offer.abandon_penalty,
+            "ranked_episodes": offer.ranked_episodes,
         }
         for offer in service.settings.offers
     }
     return reply_with(pack({"envs": shown}))
+
+
+@router.get("/attempts", response_class=Response)
+async def attempts(request: Request) -> Response:
+    """Return the last ranked attempts of the token's user."""
+    service, identity = await caller(request)
+    rows = await service.in_thread(lambda: service.scores.attempts(identity.user_id))
+    return reply_with(pack({"attempts": rows}))
 
 
 @scores_router.get("/scores/{env:path}")
@@ -125,4 +138,4 @@ async def scores(env: str, request: Request) -> dict[str, Any]:
         await caller(request)
     offer = find_offer(service.settings.offers, env)
     rows = await service.in_thread(lambda: service.scores.fresh_board(offer.env))
-    return {"env": offer.env, "limit": COUNTED, "scores": rows}
+    return {"env": offer.env, "episodes": offer.ranked_episodes, "scores": rows}

@@ -86,6 +86,7 @@ class EpisodeConfig(Schema):
     """Options of one episode; other fields that clients send are ignored."""
 
     env_type: str | None = None
+    ranked: bool = False
     max_steps_per_episode: Annotated[int, Field(ge=1, lt=2**31)] = 1000
 
 

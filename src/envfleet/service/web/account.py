@@ -87,13 +87,19 @@ async def _show_account(site: Site, visitor: Identity, of: Identity, before: int
 
     def read() -> dict[str, Any]:
         episodes = service.scores.episodes(of.user_id, limit=_PAGE + 1, before_id=before)
-        ranked, offered = site.reading.ranked_envs(of.user_id), {offer.env for offer in service.settings.offers}
+        attempts = service.scores.attempts(of.user_id)
+        offered = {offer.env for offer in service.settings.offers}
+        histories: dict[str, list[float]] = {}
+        for attempt in reversed(attempts):
+            if attempt["score"] is not None and attempt["void_reason"] is None:
+                histories.setdefault(attempt["env"], []).append(attempt["score"])
         last, pictures = _find_last(site, episodes)
         return {
             "episodes": episodes[:_PAGE],
             "next_before": episodes[_PAGE - 1]["id"] if len(episodes) > _PAGE else None,
-            "scores": {env: draw_score(service.scores.history(env, of.user_id)) for env in ranked},
-            "places": {env: _place(site, env, of.name) for env in ranked if env in offered},
+            "attempts": attempts[:_PAGE],
+            "scores": {env: draw_score(scores) for env, scores in histories.items()},
+            "places": {env: _place(site, env, of.name) for env in histories if env in offered},
             "fleets": service.store.open_fleets(of.user_id),
             "quota": service.quotas.used(of),
             "last": last,

@@ -10,8 +10,6 @@ import numpy as np
 from envfleet.service.web.charts import Chart, draw
 from envfleet.service.web.replay import Replay
 
-_WINDOW = 100
-
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
@@ -49,14 +47,11 @@ def draw_episode(replay: Replay, titles: Container[str] | None = None) -> Pictur
 
 
 def draw_score(history: Sequence[float]) -> Chart:
-    """Draw a score over time: the mean of the last 100 ranked episodes after each, over the episodes themselves.
+    """Draw scores over time: the best attempt so far, over the attempts themselves.
 
     Args:
-        history: What each ranked episode counts, the oldest first.
+        history: Score of each complete attempt, the oldest first.
     """
     values = np.asarray(history, np.float64)
-    sums = np.concatenate(([0.0], np.cumsum(values)))
-    after = np.arange(1, len(values) + 1)
-    before = np.maximum(after - _WINDOW, 0)
-    means = (sums[after] - sums[before]) / (after - before)
-    return draw("score", means, x_label="ranked episodes", size=(640.0, 200.0), dots=values)
+    best = np.maximum.accumulate(values)
+    return draw("score", best, x_label="ranked attempts", size=(640.0, 200.0), dots=values)

@@ -44,4 +44,4 @@ async def _read(request: Request, env: str | None) -> tuple[Identity | None, dic
         raise SignInNeeded
     offer = settings.offers[0] if env is None else find_offer(settings.offers, env)
     rows = await site.service.in_thread(lambda: site.service.scores.fresh_board(offer.env))
-    return visitor, {"env": offer.env, "rows": rows, "penalty": offer.abandon_penalty}
+    return visitor, {"env": offer.env, "rows": rows, "offer": offer, "attempts_per_day": settings.attempts_per_day}

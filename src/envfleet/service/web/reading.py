@@ -91,8 +91,3 @@ class Reading:
             entry = found.setdefault(row.pop("env"), {"fleets": 0, "live_envs": 0, "episodes": 0})
             entry.update({name: int(value) for name, value in row.items()})
         return found
-
-    def ranked_envs(self, user_id: int) -> list[str]:
-        """Environments of which a user has ranked episodes."""
-        query = sa.select(Episode.env).where(Episode.user_id == user_id, Episode.is_ranked).distinct()
-        return sorted(row["env"] for row in self._store.rows(query))
