@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gymnasium.vector import AutoresetMode, VectorEnv
 
@@ -17,6 +17,9 @@ from envfleet.fleet.fleet import Fleet
 from envfleet.options import Options, read_autoreset_mode, read_options
 from envfleet.registry import BACKENDS
 from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, name_source, refuse_retired
+
+if TYPE_CHECKING:
+    from envfleet.transforms import Transform
 
 
 def make(  # the front door: every option is keyword-only
@@ -42,6 +45,7 @@ def make(  # the front door: every option is keyword-only
     record_episodes: bool = False,
     final_infos: bool = True,
     observation_mode: Literal["same", "different"] = "same",
+    transforms: Sequence[Transform] = (),
     debug: bool = False,
     **env_kwargs: Any,
 ) -> Fleet:
@@ -90,6 +94,8 @@ def make(  # the front door: every option is keyword-only
         final_infos: True to add `final_obs` and `final_info` to infos (`SAME_STEP`); `fleet.final_observations` is
             available in any case.
         observation_mode: `"different"` allows observation spaces of one shape and dtype with different bounds.
+        transforms: Transforms of observations, rewards and actions from `envfleet.transforms`, the one next to the
+            sub-environments first.
         debug: With `"kernel"` on the CPU, True to check every index: an invalid one raises `KernelIndexError` with the
             line, the index and the size, instead of accessing other memory. Slower.
         **env_kwargs: Arguments of `gymnasium.make`, if `env` is an id or a spec; for a kernel its parameters.
@@ -134,7 +140,15 @@ def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwar
         refuse_meaningless(options, options.backend)
         engine = build_engine(blueprint, options.backend, "as asked for")
     engine.traits = dataclasses.replace(engine.traits, env_name=name_source(env))
-    return engine
+    if not options.transforms:
+        return engine
+    from envfleet.transforms import TransformedEngine
+
+    try:
+        return TransformedEngine(engine, options.transforms)
+    except BaseException:
+        engine.close(0.0)
+        raise
 
 
 def adopt(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -57,6 +57,7 @@ class Options:
     record_episodes: bool = False
     final_infos: bool = True
     observation_mode: Literal["same", "different"] | tuple[gym.Space[Any], gym.Space[Any]] = "same"
+    transforms: Sequence[Any] = ()
     debug: bool = False
     lenient: bool = False  # as Gymnasium's classes: unchecked actions, unknown keys of observations, rewards of None
 

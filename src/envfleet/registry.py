@@ -32,7 +32,7 @@ class Backend:
     options: frozenset[str]
 
 
-COMMON = frozenset({"backend", "autoreset_mode", "copy", "seed", "record_episodes", "final_infos"})
+COMMON = frozenset({"backend", "autoreset_mode", "copy", "seed", "record_episodes", "final_infos", "transforms"})
 """Options that every backend supports."""
 
 _PYTHON = frozenset(

@@ -80,3 +80,17 @@ def compile_function(function: Function, files: Sequence[Path] = (), *, releases
     _note.functions.add(compiled)
     result: Function = compiled
     return result
+
+
+def compile_exact(function: Function) -> Function:
+    """Compile a short function at its first call, with every operation and rounding as it is written."""
+    if numba is None:
+        return function
+    options = {**_options(), "fastmath": False}
+    try:
+        compiled = numba.njit(cache=True, **options)(function)
+        watch_files(compiled, _STAMPS)
+    except RuntimeError:  # numba does not find a writable folder
+        compiled = numba.njit(**options)(function)
+    result: Function = compiled
+    return result

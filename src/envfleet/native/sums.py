@@ -51,7 +51,7 @@ def _sum_block(a: Any, first: int, count: int) -> Any:
 
 
 @register_jitable
-def _sum_flat(a: Any) -> Any:
+def sum_flat(a: Any) -> Any:
     """Sum by halving ranges longer than a block; without recursion, which cached code cannot link."""
     left, right, depth = np.empty(64, a.dtype), np.empty(64, np.int64), 0  # sums that wait for their right half
     first, count = 0, a.size
@@ -79,10 +79,10 @@ _BY_NUMBA = {  # by whether there is an axis, and a dtype
     (True, True): lambda a, axis=None, dtype=None: np.sum(a, axis=axis, dtype=dtype),
 }
 _BY_LAYOUT = {
-    "one": lambda a, axis=None, dtype=None: _sum_flat(a),
-    "C": lambda a, axis=None, dtype=None: _sum_flat(a.reshape(a.size)),
-    "F": lambda a, axis=None, dtype=None: _sum_flat(a.T.reshape(a.size)),
-    "A": lambda a, axis=None, dtype=None: _sum_flat(a.flatten()),
+    "one": lambda a, axis=None, dtype=None: sum_flat(a),
+    "C": lambda a, axis=None, dtype=None: sum_flat(a.reshape(a.size)),
+    "F": lambda a, axis=None, dtype=None: sum_flat(a.T.reshape(a.size)),
+    "A": lambda a, axis=None, dtype=None: sum_flat(a.flatten()),
 }
 
 
