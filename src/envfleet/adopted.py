@@ -271,7 +271,7 @@ class AdoptedEngine(Engine):
                 for row, seed in zip(rows.tolist(), seeds, strict=True):
                     every[row] = seed
                 seeds = every
-        given = {} if options is None else {"options": options}
+        options_argument = {} if options is None else {"options": options}
         if rows is not None and self._is_partial:
             raise InvalidArgument(
                 f"reset() of some with the adopted {self.traits.env_name}, which returns {self.batch_size} at once: "
@@ -283,7 +283,7 @@ class AdoptedEngine(Engine):
         if self._is_partial:
             observations, infos = self._begin_all()
         else:
-            observations, infos = self._env.reset(**({} if seeds is None else {"seed": seeds}), **given)
+            observations, infos = self._env.reset(**({} if seeds is None else {"seed": seeds}), **options_argument)
         self._episodes.begin(None if rows is None else rows.tolist())
         leaves = self._layout.apart(observations)
         # EnvPool returns those that were reset only, in order.

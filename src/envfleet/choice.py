@@ -56,7 +56,7 @@ def refuse_meaningless(options: Options, name: str) -> None:
         InvalidArgument: There is such an option.
     """
     backend = BACKENDS[name]
-    for option, value in options.given().items():
+    for option, value in options.non_default().items():
         if option in COMMON or option in backend.options or (option == "workers" and value == 1):
             continue
         users = [repr(one.name) for one in BACKENDS.values() if option in one.options]
@@ -68,16 +68,16 @@ def refuse_meaningless(options: Options, name: str) -> None:
 
 def choose_engine(blueprint: Blueprint) -> Engine:
     """Build the engine of the best backend, by a short measurement if necessary."""
-    given = blueprint.options.given().keys() - COMMON
-    unmeant = given - {"max_restarts", "start_timeout_s"}
+    passed = blueprint.options.non_default().keys() - COMMON
+    unmeant = passed - {"max_restarts", "start_timeout_s"}
     if names_kernel(blueprint.source) and not unmeant - BACKENDS["kernel"].options:
         return build_engine(blueprint, "kernel", "auto: it is a kernel")
     native, unmeant = find_native(blueprint), unmeant - BACKENDS["native"].options
     is_equal = isinstance(native, Native) and native.is_equal
-    if is_equal and not unmeant and (is_task(blueprint.source) or given - BACKENDS["process"].options):
+    if is_equal and not unmeant and (is_task(blueprint.source) or passed - BACKENDS["process"].options):
         return build_engine(blueprint, "native", f"auto: {native}")
     refuse_meaningless(blueprint.options, "process")
-    needs = given & (BACKENDS["process"].options - BACKENDS["thread"].options)
+    needs = passed & (BACKENDS["process"].options - BACKENDS["thread"].options)
     if needs:
         return build_engine(blueprint, "process", f"auto: {min(needs)} needs processes")
     rates: dict[str, float] = {}

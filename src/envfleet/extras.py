@@ -57,10 +57,10 @@ def missing(what: str, error: ImportError) -> MissingDependency:
         error: Error of the import.
     """
     package = _package(error)
-    found = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported here ({error})"
+    problem = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported here ({error})"
     extra = _EXTRAS.get(package)
     install = f"pip install 'envfleet[{extra}]'" if extra else f"pip install {package or 'it'}"
-    return MissingDependency(f"{what} needs {package or 'a package'}, which {found}: {install}")
+    return MissingDependency(f"{what} needs {package or 'a package'}, which {problem}: {install}")
 
 
 def _package(error: ImportError) -> str:

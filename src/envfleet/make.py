@@ -119,10 +119,10 @@ def make(  # the front door: every option is keyword-only
         array([1., 1.])
         >>> fleet.close()
     """
-    given = locals()
+    arguments = locals()
     refuse_retired(env_kwargs)
-    names = [field.name for field in dataclasses.fields(Options) if field.name in given]
-    options = read_options(**{name: given[name] for name in names})
+    names = [field.name for field in dataclasses.fields(Options) if field.name in arguments]
+    options = read_options(**{name: arguments[name] for name in names})
     return Fleet(make_engine(env, num_envs, options, env_kwargs), options.batch_size)
 
 

@@ -135,7 +135,7 @@ def build_native(blueprint: Blueprint, reason: str) -> Engine:
         )
     if native.kind != "kernel":
         for name in ("device", "stream", "debug"):
-            if name in options.given():
+            if name in options.non_default():
                 raise InvalidArgument(
                     f"{name}={getattr(options, name)!r} needs a kernel, this is {native}: leave it out"
                 )

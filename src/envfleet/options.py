@@ -61,24 +61,24 @@ class Options:
     debug: bool = False
     lenient: bool = False  # as Gymnasium's classes: unchecked actions, unknown keys of observations, rewards of None
 
-    def given(self) -> dict[str, Any]:
+    def non_default(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, by name."""
-        found = {}
+        values = {}
         for field in dataclasses.fields(self):
             value, default = getattr(self, field.name), field.default
             if value is not default and not (type(value) is type(default) and value == default):
-                found[field.name] = value
-        return found
+                values[field.name] = value
+        return values
 
 
-def read_options(**given: Any) -> Options:
+def read_options(**values: Any) -> Options:
     """Return checked options.
 
     Raises:
         InvalidArgument: An option has an invalid value.
     """
-    options, read = Options(**given), dict[str, Any]()
-    for name, value in options.given().items():
+    options, read = Options(**values), dict[str, Any]()
+    for name, value in options.non_default().items():
         if name == "observation_mode" and options.lenient and _are_spaces(value):
             continue
         if name in _CHOICES:

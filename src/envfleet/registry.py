@@ -253,22 +253,22 @@ def find_own(target: str, place: str) -> Any:
         raise InvalidArgument(f"{place} is {target!r}, expected 'module:name': write the module, a colon, the name")
     import_own(module, f"{place} is {target!r}")
     try:
-        found = resolve(target)
+        function = resolve(target)
     except AttributeError as error:
         raise InvalidArgument(f"{place} is {target!r}, but {error}: check the spelling of the name") from error
-    if not callable(found):
+    if not callable(function):
         raise InvalidArgument(
-            f"{place} is {target!r}, a {type(found).__name__}, which cannot be called: name a class or a function"
+            f"{place} is {target!r}, a {type(function).__name__}, which cannot be called: name a class or a function"
         )
-    return found
+    return function
 
 
-def import_own(module: str, found: str) -> Any:
+def import_own(module: str, subject: str) -> Any:
     """Import a user's module.
 
     Args:
         module: Its name.
-        found: What names it and where, as errors begin.
+        subject: What names it and where, as errors begin.
 
     Raises:
         InvalidArgument: The module cannot be imported.
@@ -277,5 +277,5 @@ def import_own(module: str, found: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise InvalidArgument(
-            f"{found}, but the module cannot be imported ({error}): run from the folder that holds it, or install it"
+            f"{subject}, but the module cannot be imported ({error}): run from the folder that holds it, or install it"
         ) from error

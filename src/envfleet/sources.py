@@ -162,8 +162,8 @@ def find_callable(source: str) -> Callable[..., Any] | None:
         InvalidArgument: The module cannot be imported.
     """
     module, _, name = source.rpartition(":")
-    found = getattr(import_own(module, f"env is {source!r}"), name, None) if module else None
-    return found if callable(found) and name not in gym.registry else None
+    attribute = getattr(import_own(module, f"env is {source!r}"), name, None) if module else None
+    return attribute if callable(attribute) and name not in gym.registry else None
 
 
 def name_source(source: Any) -> str:
@@ -226,8 +226,8 @@ def count_envs(
         num_envs = workers * envs_per_worker
     if num_envs is None:
         near = difflib.get_close_matches("num_envs", others, n=1, cutoff=0.7)
-        given = f", {near[0]} was given" if near else ""
-        raise InvalidArgument(f"num_envs is missing{given}: pass the number of sub-environments, such as 8")
+        hint = f", {near[0]} was given" if near else ""
+        raise InvalidArgument(f"num_envs is missing{hint}: pass the number of sub-environments, such as 8")
     if workers is not None and workers > num_envs:
         raise InvalidArgument(
             f"workers={workers} but there are only {num_envs} sub-environments: a worker needs at least one; "

@@ -22,17 +22,17 @@ def find_setting(name: str) -> str | None:
     return os.environ.get(name) or (dotenv_values(path).get(name) if path else None) or None
 
 
-def find_token(given: Any, option: str = "token=…") -> str:
+def find_token(passed: Any, option: str = "token=…") -> str:
     """Return the token: the argument, or that of `ENVFLEET_TOKEN`.
 
     Args:
-        given: Token, a `str`, or `None`.
+        passed: Token, a `str`, or `None`.
         option: Name of the argument, for the message.
 
     Raises:
         InvalidArgument: The token is missing or malformed.
     """
-    token = given or find_setting(TOKEN)
+    token = passed or find_setting(TOKEN)
     if not token:
         raise InvalidArgument(
             f"no token: pass {option}, or put {TOKEN}=… into the environment or a file .env; the administrator of the "

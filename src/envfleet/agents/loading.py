@@ -26,19 +26,19 @@ def find_agent(kind: str, place: str) -> type[Agent[Any]]:
     Raises:
         InvalidArgument: The class does not exist, or is not an agent that can be trained.
     """
-    found = resolve(AGENTS[kind]) if kind in AGENTS else find_own(kind, place)
-    if not isinstance(found, type) or not issubclass(found, (OffPolicyAgent, RolloutAgent)):
+    agent_class = resolve(AGENTS[kind]) if kind in AGENTS else find_own(kind, place)
+    if not isinstance(agent_class, type) or not issubclass(agent_class, (OffPolicyAgent, RolloutAgent)):
         raise InvalidArgument(
             f"{place} is {kind!r}, which is not an agent class: derive it from envfleet.agents.OffPolicyAgent, which "
             "learns from a replay buffer, or from RolloutAgent, which learns from rollouts"
         )
-    if missing := sorted(found.__abstractmethods__):
+    if missing := sorted(agent_class.__abstractmethods__):
         raise InvalidArgument(f"{place} is {kind!r}, which lacks the method {missing[0]}: write it")
-    if not dataclasses.is_dataclass(getattr(found, "config_class", None)):
+    if not dataclasses.is_dataclass(getattr(agent_class, "config_class", None)):
         raise InvalidArgument(
             f"{place} is {kind!r}, which has no config_class: set it to the dataclass of the agent's hyperparameters"
         )
-    return found
+    return agent_class
 
 
 def load_agent(

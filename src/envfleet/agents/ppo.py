@@ -184,11 +184,11 @@ class PPO(RolloutAgent[PPOConfig]):
         if len(episodes):
             final_values = self._values(self._inputs(self.pack(episodes.observations)))
             next_values[episodes.steps, episodes.env_indices] = final_values
-        found = generalised_advantages(
+        columns = generalised_advantages(
             rollout.rewards.astype(np.float32), values, next_values, rollout.terminated, rollout.truncated,
             rollout.is_reset, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda,
         )  # fmt: skip
-        return tuple(torch.from_numpy(array).to(self.device).flatten() for array in found)
+        return tuple(torch.from_numpy(array).to(self.device).flatten() for array in columns)
 
     def _values(self, inputs: Tensor) -> NDArray[Any]:
         raw = self._pass(self._network.raw_values, 1, inputs)
@@ -256,10 +256,10 @@ class PPO(RolloutAgent[PPOConfig]):
         learned = self._optimizer.next_step(layers)
         arguments = (learned, columns, orders.numpy(), num_parts, self._settings, work)
         with one_blas_thread():
-            made, sums = _learn_rollout(*arguments)
-        self._optimizer.count += made - 1
-        self.num_updates += made
-        return dict(zip(_METRIC_NAMES, (sums / made).tolist(), strict=True))
+            num_updates, sums = _learn_rollout(*arguments)
+        self._optimizer.count += num_updates - 1
+        self.num_updates += num_updates
+        return dict(zip(_METRIC_NAMES, (sums / num_updates).tolist(), strict=True))
 
 
 class _Settings(NamedTuple):
@@ -277,7 +277,7 @@ def _learn_rollout(
     """Make all updates of a rollout; return how many, and the sums of their metrics."""
     values, gradients, means, squares, layers, steps, rate, epsilon, max_norm = learned
     inputs, targets, log_probs, advantages, value_targets = samples
-    count, made = orders.shape[1], 0
+    count, num_updates = orders.shape[1], 0
     sums, metrics = np.zeros(5), np.zeros(5)
     for order in orders:
         stop = 0
@@ -286,23 +286,25 @@ def _learn_rollout(
             stop += count // num_parts + (part < count % num_parts)
             rows = order[start:stop]
             batch = Samples(inputs[rows], targets[rows], log_probs[rows], advantages[rows], value_targets[rows])
-            this_step = AdamStep(values, gradients, means, squares, layers, steps + made, rate, epsilon, max_norm)
+            this_step = AdamStep(
+                values, gradients, means, squares, layers, steps + num_updates, rate, epsilon, max_norm
+            )
             _fit(this_step, batch, settings, work, metrics)
-            made += 1
+            num_updates += 1
             sums += metrics
             if metrics[3] > settings.target_kl:
-                return made, sums
-    return made, sums
+                return num_updates, sums
+    return num_updates, sums
 
 
 @compiled.part
 def _fit(learned: AdamStep, batch: Samples, settings: _Settings, work: Workspace, metrics: NDArray[np.float64]) -> None:
     """Make one update, and write its metrics."""
     values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.observations)
-    found = compiled.forward(values, layers[1], batch.observations, work.passes[0])
+    predictions = compiled.forward(values, layers[1], batch.observations, work.passes[0])
     of_values, missing = np.empty((count, 1), np.float32), 0.0
     for row in range(count):
-        error = found[row, 0] - batch.value_targets[row]
+        error = predictions[row, 0] - batch.value_targets[row]
         missing += error * error
         of_values[row, 0] = 2 * settings.value_weight * error / count
     compiled.backward(values, layers[1], batch.observations, work, 0, of_values, gradients, of_values[:0])

@@ -279,8 +279,8 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     spec = gymnasium.registry.get(tuning.env)
     compiled = tuning.env if spec is not None and is_kernel(spec) else find_twin(tuning.env)
     if compiled is not None:
-        made = f'envfleet.make("{compiled}", num_envs=…, backend="kernel")'
-        line = f"{compiled} is compiled: {made} needs no search; `envfleet bench` measures it."
+        command = f'envfleet.make("{compiled}", num_envs=…, backend="kernel")'
+        line = f"{compiled} is compiled: {command} needs no search; `envfleet bench` measures it."
         console.print(f"[bold]{escape(line)}[/bold]", soft_wrap=True)
 
 

@@ -76,12 +76,12 @@ def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
         InvalidArgument: The environment is unknown or cannot be built singly, or is a kernel without an id.
     """
     source, kwargs = BUILT_IN.get(name, name), dict(env_kwargs or {})
-    if is_kernel_class(found := find_callable(source)):
+    if is_kernel_class(target := find_callable(source)):
         raise InvalidArgument(
             f"{name} is a kernel without an id: register it with envfleet.kernels.registration.register, and pass "
             "module:id"
         )
-    if found is None:
+    if target is None:
         spec = _find_spec(source)
         check_keywords(spec, kwargs)
         spec.kwargs.update(kwargs)

@@ -60,8 +60,8 @@ def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: flo
 def _check(frames: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint8]]:
     """Yield the frames, each with an even number of rows and columns, which MP4 needs."""
     shape: tuple[int, ...] | None = None
-    for number, given in enumerate(frames):
-        frame = np.asarray(given)
+    for number, image in enumerate(frames):
+        frame = np.asarray(image)
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             raise InvalidArgument(
                 f"frame {number} is {frame.dtype} of shape {frame.shape}, expected uint8 of shape (height, width, 3): "

@@ -225,25 +225,25 @@ def spaces_of(player: Any) -> Spaces:
     return getattr(player, "observation_space", None), getattr(player, "action_space", None)
 
 
-def check_spaces(made_for: Spaces, name: str, found: Spaces, place: str, advice: str = _OTHER_PLAYER) -> None:
+def check_spaces(made_for: Spaces, name: str, spaces: Spaces, place: str, advice: str = _OTHER_PLAYER) -> None:
     """Check that a player's spaces match those of the game; only bounds of observations may differ.
 
     Args:
         made_for: Spaces of the player.
         name: Description of the player, for the message.
-        found: Spaces of one sub-environment, or of one player of a game.
+        spaces: Spaces of one sub-environment, or of one player of a game.
         place: Side of these players.
         advice: Advice of the message.
 
     Raises:
         InvalidArgument: The spaces differ.
     """
-    forms = [(_form_of(seen), _form_of(done, has_bounds=True)) for seen, done in (made_for, found)]
-    for given, one, other in zip(made_for, *forms, strict=True):
-        if isinstance(given, gym.Space) and one != other:
+    forms = [(_form_of(seen), _form_of(done, has_bounds=True)) for seen, done in (made_for, spaces)]
+    for space, one, other in zip(made_for, *forms, strict=True):
+        if isinstance(space, gym.Space) and one != other:
             raise InvalidArgument(
-                f"{name} has observations {made_for[0]} and actions {made_for[1]}, {place} has observations {found[0]} "
-                f"and actions {found[1]}, expected the same: {advice}"
+                f"{name} has observations {made_for[0]} and actions {made_for[1]}, {place} has observations "
+                f"{spaces[0]} and actions {spaces[1]}, expected the same: {advice}"
             )
 
 

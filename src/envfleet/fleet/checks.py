@@ -104,8 +104,8 @@ def check_options(options: Any, count: int | None = None, name: str = "options")
 def check_mask(mask: Any, num_envs: int) -> NDArray[np.int64]:
     """Check a `reset_mask` and return the rows that it selects, int64, at least one."""
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-        found = f"dtype {mask.dtype}" if isinstance(mask, np.ndarray) else f"a {type(mask).__name__}"
-        raise InvalidArgument(f"reset_mask is {found}, expected a numpy array of bool: np.array(mask, dtype=bool)")
+        actual = f"dtype {mask.dtype}" if isinstance(mask, np.ndarray) else f"a {type(mask).__name__}"
+        raise InvalidArgument(f"reset_mask is {actual}, expected a numpy array of bool: np.array(mask, dtype=bool)")
     if mask.shape != (num_envs,):
         raise InvalidArgument(
             f"reset_mask has shape {mask.shape}, expected (num_envs,) = ({num_envs},): pass one bool for each"
@@ -136,10 +136,10 @@ def check_reward_shape(reward: Any, shape: tuple[int, ...]) -> None:
     Raises:
         InvalidArgument: `reward` has another shape.
     """
-    given = np.shape(reward)
-    if given != shape:
+    actual_shape = np.shape(reward)
+    if actual_shape != shape:
         raise InvalidArgument(
-            f"step() returned the reward {reward!r:.100} of shape {given}, expected shape {shape} as in reward_space: "
-            "return such a vector, or, if a wrapper changes rewards, define its reward_space (a Box of shape "
-            "() for numbers)"
+            f"step() returned the reward {reward!r:.100} of shape {actual_shape}, expected shape {shape} as in "
+            "reward_space: return such a vector, or, if a wrapper changes rewards, define its reward_space "
+            "(a Box of shape () for numbers)"
         )

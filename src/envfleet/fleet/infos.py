@@ -181,8 +181,8 @@ def _assemble(num_envs: int, columns: Columns, dense: Dense, order: Iterable[Any
     is_full = False
     for key in dict.fromkeys((*order, *columns, *dense)):
         if key in dense:
-            infos[key], given, _ = dense[key]
-            masks[f"_{key}"] = infos[f"_{key}"] = given
+            infos[key], is_set, _ = dense[key]
+            masks[f"_{key}"] = infos[f"_{key}"] = is_set
             continue
         if key not in columns:
             continue

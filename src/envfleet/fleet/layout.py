@@ -229,36 +229,36 @@ class Inventory:
 
 
 @functools.singledispatch
-def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> SpaceNode:
+def plan(space: gymnasium.Space[Any], path: Path, inventory: Inventory) -> SpaceNode:
     """Plan how values of a space are laid out; spaces without a rule are sent as objects.
 
     Register a function for a new type of space with `plan.register`.
     """
-    found.num_objects += 1
-    return _ObjectNode(path, found.num_objects - 1)
+    inventory.num_objects += 1
+    return _ObjectNode(path, inventory.num_objects - 1)
 
 
 @plan.register(spaces.Box)
 @plan.register(spaces.Discrete)
 @plan.register(spaces.MultiDiscrete)
 @plan.register(spaces.MultiBinary)
-def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> SpaceNode:
+def _plan_array(space: ArraySpace, path: Path, inventory: Inventory) -> SpaceNode:
     # By its string: the dtype of an unpickled space is a copy, which would fail the quick checks by identity.
     dtype = np.dtype(np.dtype(space.dtype).str)
     leaf = Leaf(path, tuple(int(length) for length in space.shape or ()), dtype, space)
-    found.leaves.append(leaf)
-    return _ArrayNode(leaf, len(found.leaves) - 1)
+    inventory.leaves.append(leaf)
+    return _ArrayNode(leaf, len(inventory.leaves) - 1)
 
 
 @plan.register(spaces.Dict)
-def _plan_dict(space: spaces.Dict, path: Path, found: Inventory) -> SpaceNode:
-    parts = {key: plan(part, (*path, key), found) for key, part in space.spaces.items()}
-    return _DictNode(path, parts, found.takes_more_keys)
+def _plan_dict(space: spaces.Dict, path: Path, inventory: Inventory) -> SpaceNode:
+    parts = {key: plan(part, (*path, key), inventory) for key, part in space.spaces.items()}
+    return _DictNode(path, parts, inventory.takes_more_keys)
 
 
 @plan.register(spaces.Tuple)
-def _plan_tuple(space: spaces.Tuple, path: Path, found: Inventory) -> SpaceNode:
-    return _TupleNode(path, tuple(plan(part, (*path, i), found) for i, part in enumerate(space.spaces)))
+def _plan_tuple(space: spaces.Tuple, path: Path, inventory: Inventory) -> SpaceNode:
+    return _TupleNode(path, tuple(plan(part, (*path, i), inventory) for i, part in enumerate(space.spaces)))
 
 
 _MAX_SCALARS = 1024
@@ -286,12 +286,12 @@ class SpaceLayout:
     """
 
     def __init__(self, space: gymnasium.Space[Any], *, is_checked: bool = True, takes_more_keys: bool = False) -> None:
-        found = Inventory(takes_more_keys=takes_more_keys)
+        inventory = Inventory(takes_more_keys=takes_more_keys)
         self.space, self._is_checked, self._takes_more_keys = space, is_checked, takes_more_keys
-        self._root = plan(space, (), found)
-        self.leaves: tuple[Leaf, ...] = tuple(found.leaves)
-        self.num_objects = found.num_objects
-        self._single = found.leaves[0] if found.leaves and found.leaves[0].path == () else None
+        self._root = plan(space, (), inventory)
+        self.leaves: tuple[Leaf, ...] = tuple(inventory.leaves)
+        self.num_objects = inventory.num_objects
+        self._single = inventory.leaves[0] if inventory.leaves and inventory.leaves[0].path == () else None
         self.is_array = self._single is not None
         self._is_number = self.is_array and isinstance(space, gymnasium.spaces.Discrete)
 

@@ -65,9 +65,9 @@ def refuse_ended(ended: NDArray[np.bool_], rows: NDArray[np.int64] | None = None
     Raises:
         ResetNeeded: Episodes have ended; the message has their rows.
     """
-    found = np.flatnonzero(ended) if rows is None else rows[ended[rows]]
-    if len(found):
-        names = f"{found[:10].tolist()}{' …' if len(found) > 10 else ''}"
+    ended_rows = np.flatnonzero(ended) if rows is None else rows[ended[rows]]
+    if len(ended_rows):
+        names = f"{ended_rows[:10].tolist()}{' …' if len(ended_rows) > 10 else ''}"
         raise ResetNeeded(
             f"the episodes of sub-environments {names} have ended and autoreset is DISABLED: reset them first with "
             'reset_envs(fleet.terminated_indices) or reset(options={"reset_mask": mask})'

@@ -235,11 +235,11 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
         if is_next_step:
             is_reset = has_ended
         if has_ended.any():
-            found = engine.ended_episodes()
+            episodes = engine.ended_episodes()
             if traits.autoreset_mode is AutoresetMode.SAME_STEP:
                 step_infos = step_infos.get("final_info", {})
-            leaves = layouts[0].apart(final_observations(engine, observations, found.rows))
-            ended.append((t, found, [np.asarray(leaf) for leaf in leaves], step_infos))
+            leaves = layouts[0].apart(final_observations(engine, observations, episodes.rows))
+            ended.append((t, episodes, [np.asarray(leaf) for leaf in leaves], step_infos))
     all_observations, all_actions = layouts[0].batch(memory.observations), layouts[1].batch(memory.actions)
     infos = {name: array for name, array in stacked.items() if array is not None}
     ended_episodes = _join_episodes(ended, layouts[0], infos, traits.reward_shape)
@@ -254,8 +254,8 @@ def _allocate(
     if out is not None:
         memory: Any = out.memory
         if isinstance(memory, RolloutMemory) and memory.rewards.shape == (*form, *reward_shape):
-            found = [[(array.shape[2:], array.dtype) for array in arrays] for arrays in memory[:2]]
-            if found == forms:
+            actual_forms = [[(array.shape[2:], array.dtype) for array in arrays] for arrays in memory[:2]]
+            if actual_forms == forms:
                 return memory
         raise InvalidArgument(
             f"out is not a rollout of this fleet with (T, N) = {(num_steps, num_envs)}: pass one that is, or None"
@@ -341,8 +341,8 @@ def _join_episodes(
 ) -> RolloutEpisodes:
     none = EndedEpisodes(*(np.zeros(0, dtype) for dtype in (np.int64, float, np.int64, float, np.int64)))
     none = none._replace(returns=np.zeros((0, *reward_shape)))
-    found = [none, *(one for _, one, _, _ in ended)]
-    rows, returns, lengths, _, ids = map(np.concatenate, zip(*found, strict=True))
+    columns = [none, *(one for _, one, _, _ in ended)]
+    rows, returns, lengths, _, ids = map(np.concatenate, zip(*columns, strict=True))
     steps = np.concatenate([none.rows, *(np.full(len(one.rows), t) for t, one, _, _ in ended)])
     last = [
         np.concatenate([np.zeros((0, *leaf.shape), leaf.dtype), *(leaves[k] for _, _, leaves, _ in ended)])
@@ -351,8 +351,8 @@ def _join_episodes(
     last_infos = {}
     for name, array in infos.items():
         empty = np.zeros(array.shape[1:], array.dtype)
-        given = [(step_infos.get(name, empty), one.rows) for _, one, _, step_infos in ended]
-        if all(_is_numeric(values, empty.shape) for values, _ in given):
-            parts = [values[ended_rows] for values, ended_rows in given]
+        values_and_rows = [(step_infos.get(name, empty), one.rows) for _, one, _, step_infos in ended]
+        if all(_is_numeric(values, empty.shape) for values, _ in values_and_rows):
+            parts = [values[ended_rows] for values, ended_rows in values_and_rows]
             last_infos[name] = np.concatenate([empty[:0], *parts])
     return RolloutEpisodes(steps, rows, returns, lengths, ids, layout.batch(last), last_infos)

@@ -269,13 +269,13 @@ class KernelEngine(seam.Engine):
 
     def ended_episodes(self) -> EndedEpisodes:
         """Return the episodes that ended in the last step."""
-        found = to_episodes(self._batch.ended_records(), self._stepped_ns, self._num_envs)
+        episodes = to_episodes(self._batch.ended_records(), self._stepped_ns, self._num_envs)
         if self._stepped is None:
-            return found
+            return episodes
         places = np.argsort(self._stepped)  # of the step's rows, by sub-environment
-        found = found._replace(rows=places[np.searchsorted(self._stepped, found.rows, sorter=places)])
-        order = np.argsort(found.rows)
-        return EndedEpisodes._make(column[order] for column in found)
+        episodes = episodes._replace(rows=places[np.searchsorted(self._stepped, episodes.rows, sorter=places)])
+        order = np.argsort(episodes.rows)
+        return EndedEpisodes._make(column[order] for column in episodes)
 
     def count_ended(self) -> int:
         """Return the number of episodes that ended and await a reset."""

@@ -36,15 +36,15 @@ class KernelCheckError(AssertionError):
         step: Number of steps since the seeded reset.
         field: Name of the value that differs, such as `"reward"`, `"observation"` or `"state.x"`.
         expected: Value in plain Python, or before.
-        found: Value in compiled code, or after.
+        actual: Value in compiled code, or after.
     """
 
-    def __init__(self, message: str, seed: int | None, step: int, field: str, expected: Any, found: Any) -> None:
+    def __init__(self, message: str, seed: int | None, step: int, field: str, expected: Any, actual: Any) -> None:
         super().__init__(message)
-        self.seed, self.step, self.field, self.expected, self.found = seed, step, field, expected, found
+        self.seed, self.step, self.field, self.expected, self.actual = seed, step, field, expected, actual
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.seed, self.step, self.field, self.expected, self.found)
+        return type(self), (str(self), self.seed, self.step, self.field, self.expected, self.actual)
 
 
 def check_kernel(
@@ -135,19 +135,19 @@ class _Trial:
         what: str,
         step: int,
         expected: Sequence[Mapping[str, Any]],
-        found: Sequence[Mapping[str, Any]],
+        actual: Sequence[Mapping[str, Any]],
         *,
         is_exact: bool = True,
     ) -> None:
-        for seed, one, other in zip(self.seeds, expected, found, strict=True):
+        for seed, one, other in zip(self.seeds, expected, actual, strict=True):
             for name, value in other.items():
                 if not agree(one[name], value, 0.0 if is_exact else self.tolerance):
                     self._fail(what, step, name, one[name], value, seed)
 
-    def _fail(self, what: str, step: int, field: str, expected: Any, found: Any, seed: int | None = None) -> None:
+    def _fail(self, what: str, step: int, field: str, expected: Any, actual: Any, seed: int | None = None) -> None:
         where = f"seed {seed}, " if seed is not None else ""
-        message = f"{self.spec.name}: {where}step {step}: {field} is {found!r}, expected {expected!r}: {what}"
-        raise KernelCheckError(message, seed, step, field, expected, found)
+        message = f"{self.spec.name}: {where}step {step}: {field} is {actual!r}, expected {expected!r}: {what}"
+        raise KernelCheckError(message, seed, step, field, expected, actual)
 
     def check_indices(self) -> None:
         """Execute all resets and steps of the comparisons in code that checks indices."""
@@ -163,11 +163,11 @@ class _Trial:
             batch = _batch_of(fleet)
             plain = [_PlainRow(self.spec, batch.records(k)[1], seed) for k, seed in enumerate(self.seeds)]
             returned: Sequence[Any] = fleet.reset(seed=self.seeds)
-            first = found = self._rows_with_state(batch, returned[:1])
+            first = actual = self._rows_with_state(batch, returned[:1])
             for step in range(self.num_steps + 1):
                 if step:
                     returned = fleet.step(self.actions[step - 1])
-                    found = self._rows_with_state(batch, returned)
+                    actual = self._rows_with_state(batch, returned)
                     for row, action in zip(plain, self.actions[step - 1], strict=True):
                         row.step(action)
                 what = "plain Python and compiled code differ"
@@ -176,8 +176,8 @@ class _Trial:
                         self._fail(
                             f"{what}: they drew different numbers", step, "rng", "the same draws", "others", seed
                         )
-                self._compare(what, step, [row.results() for row in plain], found, is_exact=False)
-                self._check_values(batch, step, found, returned[-1])
+                self._compare(what, step, [row.results() for row in plain], actual, is_exact=False)
+                self._check_values(batch, step, actual, returned[-1])
                 for k, row in enumerate(plain):
                     row.set_state(batch.records(k)[0])
             again = self._rows_with_state(batch, fleet.reset(seed=self.seeds)[:1])
@@ -190,10 +190,10 @@ class _Trial:
         states = ({f"state.{name}": record[name][0] for name in self.spec.state.names} for record in records)
         return [state | row for state, row in zip(states, self._rows(parts), strict=True)]
 
-    def _check_values(self, batch: Any, step: int, found: list[dict[str, Any]], infos: Mapping[str, Any]) -> None:
+    def _check_values(self, batch: Any, step: int, actual: list[dict[str, Any]], infos: Mapping[str, Any]) -> None:
         """Check spaces, rewards and infos."""
         space = self.spec.observation.space
-        for seed, row in zip(self.seeds, found, strict=True):
+        for seed, row in zip(self.seeds, actual, strict=True):
             if not space.contains(map_arrays(row["observation"], _as_element)):
                 self._fail("it is not in the space", step, "observation", space, row["observation"], seed)
             if not np.isfinite(row.get("reward", 0.0)):
@@ -244,9 +244,9 @@ class _Trial:
             end: tuple[Any, ...] = ()
             for step in range(1, self.num_steps + 1):
                 observation, reward, *flags, _ = env.step(env.action_space.sample())
-                found = observation, reward, *flags
-                if end and not agree(end, found):
-                    self._fail("an ended episode changed in another step", step, "observation", end, found, seed)
+                outputs = observation, reward, *flags
+                if end and not agree(end, outputs):
+                    self._fail("an ended episode changed in another step", step, "observation", end, outputs, seed)
                 end = (observation, 0.0, *flags) if any(flags) else ()
 
 

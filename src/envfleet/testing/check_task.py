@@ -49,9 +49,9 @@ def check_task(
         >>> check_task("envfleet.envs.mujoco.pendulums:InvertedPendulum", num_steps=20, seeds=[5])
         20
     """
-    found, given = find_task(task), dict(params or {})
-    with envfleet.make(found, len(seeds), backend="native", **given) as fleet:
-        trial = _Trial(found, fleet, [make_env(found, **given) for _ in seeds], list(seeds))
+    task_class, arguments = find_task(task), dict(params or {})
+    with envfleet.make(task_class, len(seeds), backend="native", **arguments) as fleet:
+        trial = _Trial(task_class, fleet, [make_env(task_class, **arguments) for _ in seeds], list(seeds))
         trial.compare_plain(num_steps)
         trial.compare_saved(num_steps)
     return num_steps * len(seeds)
@@ -96,16 +96,16 @@ class _Trial:
                 if not np.array_equal(one, other):
                     self._fail(None, step, name, one, other, "it differs after get_state and set_state")
 
-    def _compare(self, row: int, step: int, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        for name in sorted(expected.keys() | found.keys()):
-            one, other = expected.get(name), found.get(name)
+    def _compare(self, row: int, step: int, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> None:
+        for name in sorted(expected.keys() | actual.keys()):
+            one, other = expected.get(name), actual.get(name)
             if one is None or other is None or not agree(one, other, _TOLERANCE):
                 self._fail(self._seeds[row], step, name, one, other, "plain Python and compiled code differ")
 
-    def _fail(self, seed: int | None, step: int, field: str, expected: Any, found: Any, what: str) -> NoReturn:
+    def _fail(self, seed: int | None, step: int, field: str, expected: Any, actual: Any, what: str) -> NoReturn:
         where = f"seed {seed}, " if seed is not None else ""
-        message = f"{self._task.__name__}: {where}step {step}: {field} is {found!r}, expected {expected!r}: {what}"
-        raise KernelCheckError(message, seed, step, field, expected, found)
+        message = f"{self._task.__name__}: {where}step {step}: {field} is {actual!r}, expected {expected!r}: {what}"
+        raise KernelCheckError(message, seed, step, field, expected, actual)
 
 
 def _row(parts: Sequence[Any], infos: Mapping[str, Any], row: int) -> dict[str, Any]:

@@ -182,10 +182,10 @@ def _compare_info(expected: dict[str, Any], infos: dict[str, Any], index: int, w
         if key not in infos or not infos[f"_{key}"][index]:
             yield where, f"infos[{key!r}] lacks a value for sub-environment {index}, expected {value!r}"
             continue
-        found = infos[key][index]
+        actual = infos[key][index]
         is_number = isinstance(value, (int, float, np.number))
-        if found != value if is_number else mismatches(value, found):
-            yield where, f"infos[{key!r}][{index}] is {found!r}, expected {value!r}"
+        if actual != value if is_number else mismatches(value, actual):
+            yield where, f"infos[{key!r}][{index}] is {actual!r}, expected {value!r}"
 
 
 def check_changing_infos(trial: Trial) -> Findings:

@@ -17,19 +17,19 @@ class Mismatch:
     Attributes:
         path: Position as an expression, such as `infos["final_info"]["draw"]`.
         expected: Expected value, shortened.
-        found: Actual value, shortened.
+        actual: Actual value, shortened.
     """
 
     path: str
     expected: str
-    found: str
+    actual: str
 
     def __str__(self) -> str:
-        return f"{self.path}: expected {self.expected}, found {self.found}"
+        return f"{self.path}: expected {self.expected}, found {self.actual}"
 
 
-def mismatches(expected: Any, found: Any, path: str = "value") -> list[Mismatch]:
-    """Return all positions at which `found` differs from `expected`.
+def mismatches(expected: Any, actual: Any, path: str = "value") -> list[Mismatch]:
+    """Return all positions at which `actual` differs from `expected`.
 
     Arrays must agree in dtype, shape and every bit (NaN equals NaN); containers in type, length and keys; anything
     else in type and by `==`.
@@ -38,17 +38,17 @@ def mismatches(expected: Any, found: Any, path: str = "value") -> list[Mismatch]
         >>> [str(mismatch) for mismatch in mismatches({"a": 1, "b": np.zeros(2)}, {"a": 1.0, "b": np.zeros(2)})]
         ["value['a']: expected int 1, found float 1.0"]
     """
-    return list(_walk(expected, found, path))
+    return list(_walk(expected, actual, path))
 
 
-def _walk(expected: Any, found: Any, path: str) -> Iterator[Mismatch]:
-    if _form_of(expected) != _form_of(found):
-        yield Mismatch(path, _show(expected), _show(found))
+def _walk(expected: Any, actual: Any, path: str) -> Iterator[Mismatch]:
+    if _form_of(expected) != _form_of(actual):
+        yield Mismatch(path, _show(expected), _show(actual))
         return
-    parts, others = _parts_of(expected), _parts_of(found)
+    parts, others = _parts_of(expected), _parts_of(actual)
     if parts is None or others is None:
-        if not _is_same(expected, found):
-            yield Mismatch(path, _show(expected), _show(found))
+        if not _is_same(expected, actual):
+            yield Mismatch(path, _show(expected), _show(actual))
         return
     for place in parts | others:
         where = f"{path}{place}"
@@ -75,10 +75,10 @@ def _parts_of(value: Any) -> dict[str, Any] | None:
     return {".state": value.bit_generator.state} if isinstance(value, np.random.Generator) else None
 
 
-def _is_same(expected: Any, found: Any) -> bool:
+def _is_same(expected: Any, actual: Any) -> bool:
     if isinstance(expected, (np.ndarray, float, np.floating)):
-        return np.array_equal(expected, found, equal_nan=np.asarray(expected).dtype.kind in "fc")
-    return expected is found or bool(expected == found)
+        return np.array_equal(expected, actual, equal_nan=np.asarray(expected).dtype.kind in "fc")
+    return expected is actual or bool(expected == actual)
 
 
 def _show(value: Any, limit: int = 160) -> str:

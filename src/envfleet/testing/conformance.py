@@ -142,14 +142,14 @@ def check_backend(
 
 
 def _run(check: Check, trial: Trial, timeout_s: float) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def examine() -> None:
         try:
-            with contextlib.closing(check(trial)) as findings:
-                found.extend(itertools.islice(findings, _MOST_FINDINGS))
+            with contextlib.closing(check(trial)) as results:
+                findings.extend(itertools.islice(results, _MOST_FINDINGS))
         except Exception:  # noqa: BLE001  # any exception is a finding; the other checks still run
-            found.append(("raised", traceback.format_exc(limit=-5)))
+            findings.append(("raised", traceback.format_exc(limit=-5)))
 
     # A thread can be abandoned when a vector environment hangs, for example in close().
     thread = threading.Thread(target=examine, name="check_backend", daemon=True)
@@ -157,5 +157,5 @@ def _run(check: Check, trial: Trial, timeout_s: float) -> list[Finding]:
     thread.join(timeout_s)
     if thread.is_alive():
         frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # the only way to another thread's stack
-        found.append((f"hung for {timeout_s:g} s", "".join(traceback.format_stack(frame, limit=8))))
-    return found
+        findings.append((f"hung for {timeout_s:g} s", "".join(traceback.format_stack(frame, limit=8))))
+    return findings

@@ -18,16 +18,16 @@ Finding = tuple[str, str]
 _OUR_INFOS = ("episode", "_episode")
 
 
-def differences_of(expected: Any, found: Any, where: str) -> Iterator[Finding]:
-    """Yield all positions at which `found` differs."""
-    for mismatch in mismatches(expected, found, where):
-        yield mismatch.path, f"expected {mismatch.expected}, found {mismatch.found}"
+def differences_of(expected: Any, actual: Any, where: str) -> Iterator[Finding]:
+    """Yield all positions at which `actual` differs."""
+    for mismatch in mismatches(expected, actual, where):
+        yield mismatch.path, f"expected {mismatch.expected}, found {mismatch.actual}"
 
 
 def changes_of(before: Any, after: Any, where: str) -> Iterator[Finding]:
     """Yield all positions at which a value changed that must not."""
     for mismatch in mismatches(before, after, where):
-        yield mismatch.path, f"was {mismatch.expected}, became {mismatch.found}"
+        yield mismatch.path, f"was {mismatch.expected}, became {mismatch.actual}"
 
 
 class Duel:
@@ -57,17 +57,17 @@ class Duel:
         """Reset both and compare."""
         mask = None if options is None else options.get("reset_mask")
         self.ended = np.zeros_like(self.ended) if mask is None else self.ended & ~mask
-        expected, found, where = self._call_both("reset", seed=seed, options=options)
-        yield from self._compare_results(expected, found, where, ("observations", "infos"))
+        expected, actual, where = self._call_both("reset", seed=seed, options=options)
+        yield from self._compare_results(expected, actual, where, ("observations", "infos"))
 
     def step(self, actions: Any) -> Iterator[Finding]:
         """Step both, each with its own copy of the actions, and compare."""
-        given = copy.deepcopy(actions)
-        expected, found, where = self._call_both("step", given)
+        actions_copy = copy.deepcopy(actions)
+        expected, actual, where = self._call_both("step", actions_copy)
         self.ended = np.logical_or(expected[2], expected[3])
         names = ("observations", "rewards", "terminated", "truncated", "infos")
-        yield from self._compare_results(expected, found, where, names)
-        yield from changes_of(actions, given, f"{where}: the caller's actions after the call")
+        yield from self._compare_results(expected, actual, where, names)
+        yield from changes_of(actions, actions_copy, f"{where}: the caller's actions after the call")
 
     def roll(self, num_steps: int) -> Iterator[Finding]:
         """Step both with sampled actions; with autoreset disabled, reset ended sub-environments by a mask."""
@@ -94,11 +94,11 @@ class Duel:
             error.add_note(f"in {where}")
             raise
 
-    def _compare_results(self, expected: Any, found: Any, where: str, names: tuple[str, ...]) -> Iterator[Finding]:
-        if not isinstance(found, tuple) or len(found) != len(expected):
-            yield where, f"expected a tuple of {len(expected)} values, found {type(found).__name__}"
+    def _compare_results(self, expected: Any, actual: Any, where: str, names: tuple[str, ...]) -> Iterator[Finding]:
+        if not isinstance(actual, tuple) or len(actual) != len(expected):
+            yield where, f"expected a tuple of {len(expected)} values, found {type(actual).__name__}"
             return
-        for name, one, other in zip(names, expected, found, strict=True):
+        for name, one, other in zip(names, expected, actual, strict=True):
             self._kept.append((f"{where}: {name}", other, copy.deepcopy(other)))
             if name == "infos" and isinstance(other, dict):
                 ours = {key: value for key, value in other.items() if key not in _OUR_INFOS or key in one}

@@ -298,18 +298,18 @@ def make_agent_config(config: RunConfig, agent_class: type[Agent[Any]]) -> Any:
     config_class: Any = agent_class.config_class
     values = _collect_values(config, [field.name for field in dataclasses.fields(config_class)])
     try:
-        made = TypeAdapter(config_class).validate_python(values)
+        filled = TypeAdapter(config_class).validate_python(values)
     except ValidationError as error:
         raise InvalidArgument("; ".join(map(describe_hyperparameter, error.errors(include_url=False)))) from None
-    network = getattr(made, "network", None)
+    network = getattr(filled, "network", None)
     if network is not None:
         find_own(network, "agent.hyperparameters.network")
-    if isinstance(made, OffPolicyConfig) and made.capacity < made.batch_size:
+    if isinstance(filled, OffPolicyConfig) and filled.capacity < filled.batch_size:
         raise InvalidArgument(
-            f"agent.hyperparameters.capacity is {made.capacity}, expected at least batch_size, {made.batch_size}: "
+            f"agent.hyperparameters.capacity is {filled.capacity}, expected at least batch_size, {filled.batch_size}: "
             "updates begin once the replay buffer holds a batch"
         )
-    return made
+    return filled
 
 
 def _collect_values(config: RunConfig, accepted: list[str]) -> dict[str, Any]:

@@ -95,16 +95,16 @@ def search(
     if trials < 1:
         raise InvalidArgument(f"trials={trials!r}, expected at least 1: pass the number of runs of the search")
     base, folder, options = resolve(read_config(config)).config, Path(out), options or RunOptions()
-    given = _read_space(space)
-    _check_space(given, base)
-    definition = _define(folder, {"config": base.model_dump(mode="json"), "space": given, "options": vars(options)})
+    ranges = _read_space(space)
+    _check_space(ranges, base)
+    definition = _define(folder, {"config": base.model_dump(mode="json"), "space": ranges, "options": vars(options)})
     with reserve(definition, f"the search in {out}"), _opened(folder / "search.db") as storage:
         console = Console(stderr=True, highlight=False, quiet=not verbose)
         pruner = optuna.pruners.MedianPruner()
         study = optuna.create_study(
             storage=storage, study_name="search", direction="maximize", pruner=pruner, load_if_exists=True
         )
-        return _Search(base, given, folder, options, console, storage, study).run(trials)
+        return _Search(base, ranges, folder, options, console, storage, study).run(trials)
 
 
 def _define(folder: Path, content: dict[str, Any]) -> Path:
@@ -117,8 +117,8 @@ def _define(folder: Path, content: dict[str, Any]) -> Path:
     if not path.exists():
         write_whole(path, json.dumps(content, indent=2) + "\n")
         return path
-    found = json.loads(path.read_text(encoding="utf-8"))
-    differing = [name for name, value in content.items() if found.get(name) != json.loads(json.dumps(value))]
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    differing = [name for name, value in content.items() if recorded.get(name) != json.loads(json.dumps(value))]
     if differing:
         raise InvalidArgument(
             f"{folder} has a search with other {' and '.join(differing)}: pass the same as before, or another "
@@ -215,19 +215,19 @@ class _Search:
 
     def _show(self) -> None:
         """Write the best configuration and the plot."""
-        found = self._result(is_complete=False)
-        if found.best is not None and found.best_config is not None:
-            best = change_config(self.base, found.values[found.best], "the best configuration")
-            write_whole(found.best_config, best.model_dump_json(indent=2) + "\n")
+        result = self._result(is_complete=False)
+        if result.best is not None and result.best_config is not None:
+            best = change_config(self.base, result.values[result.best], "the best configuration")
+            write_whole(result.best_config, best.model_dump_json(indent=2) + "\n")
         _plot(self.study.trials, self.space, self.folder / "search.png")
 
     def _result(self, *, is_complete: bool) -> SearchResult:
-        made = self.study.trials
-        scores = [trial.value if trial.state == TrialState.COMPLETE else None for trial in made]
+        trials = self.study.trials
+        scores = [trial.value if trial.state == TrialState.COMPLETE else None for trial in trials]
         known = [score for score in scores if score is not None]
         values = [
             {path: json.loads(value) if isinstance(self.space[path], list) else value for path, value in drawn.items()}
-            for drawn in (trial.params for trial in made)
+            for drawn in (trial.params for trial in trials)
         ]
         return SearchResult(self.folder, scores, values, scores.index(max(known)) if known else None, is_complete)
 
@@ -278,30 +278,32 @@ def _check_space(space: Space, base: RunConfig) -> None:
     Raises:
         InvalidArgument: Unknown key or invalid value.
     """
-    for path, given in space.items():
-        if isinstance(given, list) and given:
-            values = given
-        elif isinstance(given, Mapping) and {"low", "high"} <= set(given) <= {"low", "high", "log"}:
-            values = [given["low"], given["high"]]
+    for path, choices in space.items():
+        if isinstance(choices, list) and choices:
+            values = choices
+        elif isinstance(choices, Mapping) and {"low", "high"} <= set(choices) <= {"low", "high", "log"}:
+            values = [choices["low"], choices["high"]]
             try:
-                optuna.distributions.FloatDistribution(**given)
-                if type(given.get("log", False)) is not bool:
-                    raise ValueError(f"log={given['log']!r} is neither true nor false")
+                optuna.distributions.FloatDistribution(**choices)
+                if type(choices.get("log", False)) is not bool:
+                    raise ValueError(f"log={choices['log']!r} is neither true nor false")
             except (TypeError, ValueError) as error:
-                raise InvalidArgument(f"{path} is {given!r} in the space, not a range ({error}): change it") from error
+                raise InvalidArgument(
+                    f"{path} is {choices!r} in the space, not a range ({error}): change it"
+                ) from error
         else:
-            raise InvalidArgument(f"{path} is {given!r} in the space: write {_FORM}")
+            raise InvalidArgument(f"{path} is {choices!r} in the space: write {_FORM}")
         for value in values:
             source = f"the space has {_shown(value)} for {path}"
             resolve(change_config(base, {path: value}, source), source=source)
 
 
-def _draw(trial: optuna.Trial, path: str, given: Any) -> Any:
-    if isinstance(given, list):  # as JSON, so that a choice may be anything
-        return json.loads(trial.suggest_categorical(path, [json.dumps(choice) for choice in given]))
-    low, high = given["low"], given["high"]
+def _draw(trial: optuna.Trial, path: str, choices: Any) -> Any:
+    if isinstance(choices, list):  # as JSON, so that a choice may be anything
+        return json.loads(trial.suggest_categorical(path, [json.dumps(choice) for choice in choices]))
+    low, high = choices["low"], choices["high"]
     suggest: Any = trial.suggest_int if isinstance(low, int) and isinstance(high, int) else trial.suggest_float
-    return suggest(path, low, high, log=given.get("log", False))
+    return suggest(path, low, high, log=choices.get("log", False))
 
 
 def describe(values: Mapping[str, Any]) -> str:
@@ -337,13 +339,13 @@ def _plot(trials: Sequence[FrozenTrial], space: Space, path: Path) -> None:
         first.set(title="Score of trials", xlabel="trial; hollow ones were ended early")
         first.locator_params("x", integer=True)
         first.legend()
-        for panel, (key, given) in zip(panels, space.items(), strict=True):
+        for panel, (key, options) in zip(panels, space.items(), strict=True):
             places = [trial.params[key] for trial in scored]
-            if isinstance(given, list):
-                choices = [json.dumps(choice) for choice in given]
+            if isinstance(options, list):
+                choices = [json.dumps(choice) for choice in options]
                 places = [choices.index(place) for place in places]
-                panel.set_xticks(range(len(given)), [_shown(choice) for choice in given])
-            elif given.get("log"):
+                panel.set_xticks(range(len(options)), [_shown(choice) for choice in options])
+            elif options.get("log"):
                 panel.set_xscale("log")
             panel.scatter(places, values, **dots)
             panel.set_title(_leaf(key).replace("_", " "))

@@ -38,12 +38,12 @@ class Registrations:
 
     @classmethod
     def _unpickle(cls, pickled: tuple[bytes, ...]) -> Self:
-        found = cls()
-        found._pickled = pickled
+        registrations = cls()
+        registrations._pickled = pickled
         for part in pickled:
             with contextlib.suppress(Exception):  # a class that cannot be imported here; its use reports that
-                found._specs.update(pickle.loads(part))
-        return found
+                registrations._specs.update(pickle.loads(part))
+        return registrations
 
 
 def _pickle_registry() -> Iterator[bytes]:

@@ -89,15 +89,15 @@ class ColumnWriter:
 
     Args:
         values: Slots of 8 bytes, int64 `(1 + MAX_COLUMNS, n)`.
-        given: Rows that have a value, bool `(1 + MAX_COLUMNS, n)`.
+        is_set: Rows that have a value, bool `(1 + MAX_COLUMNS, n)`.
 
     Attributes:
         is_dirty: True if rows have to be cleared before they step.
     """
 
-    def __init__(self, values: NDArray[np.int64], given: NDArray[np.bool_]) -> None:
-        self._values, self._given = values, given
-        self._used = values[:1], given[:1]
+    def __init__(self, values: NDArray[np.int64], is_set: NDArray[np.bool_]) -> None:
+        self._values, self._is_set = values, is_set
+        self._used = values[:1], is_set[:1]
         self._numbers: Any = values[0].data
         self._layouts: dict[tuple[Any, ...], tuple[int, list[tuple[Any, Any, Any]]]] = {}
         self._codes: dict[type, dict[Any, int]] = {}
@@ -106,11 +106,11 @@ class ColumnWriter:
     def learn(self, table: Table) -> None:
         """Use the owner's table."""
         cells: dict[Any, tuple[Any, Any, Any]] = {
-            key: (kind, _typed(self._values[slot], kind).data, self._given[slot].data)
+            key: (kind, _typed(self._values[slot], kind).data, self._is_set[slot].data)
             for slot, (key, kind) in enumerate(table.columns, 1)
         }
         by_mail = None, None, None
-        self._used = self._values[: table.num_slots], self._given[: table.num_slots]
+        self._used = self._values[: table.num_slots], self._is_set[: table.num_slots]
         self._layouts = {
             keys: (number, [cells.get(key, by_mail) for key in keys]) for number, keys in enumerate(table.layouts, 1)
         }
@@ -120,9 +120,9 @@ class ColumnWriter:
 
     def clear(self, rows: Any) -> None:
         """Clear `rows`; call it before they step."""
-        values, given = self._used
+        values, is_set = self._used
         values[:, rows] = 0
-        given[:, rows] = False
+        is_set[:, rows] = False
 
     def write(self, row: int, info: dict[str, Any]) -> dict[str, Any]:
         """Write the values that fit the columns; return the rest of the info."""
@@ -132,21 +132,21 @@ class ColumnWriter:
         self._numbers[row], cells = layout
         self.is_dirty = True
         rest = {}
-        for (key, value), (kind, slots, given) in zip(info.items(), cells, strict=True):
+        for (key, value), (kind, slots, is_set) in zip(info.items(), cells, strict=True):
             if kind is type(value):
                 try:
                     slots[row] = value
                 except (OverflowError, ValueError):  # an int beyond 64 bits
                     rest[key] = value
                     continue
-                given[row] = True
+                is_set[row] = True
             elif kind is object:
                 codes = self._codes.get(type(value))
                 code = None if codes is None else codes.get(value)
                 if code is None:
                     rest[key] = value
                 else:
-                    slots[row], given[row] = code, True
+                    slots[row], is_set[row] = code, True
             else:
                 rest[key] = value
         return rest
@@ -157,14 +157,14 @@ class ColumnReader:
 
     Args:
         values: Slots of 8 bytes, int64 `(1 + MAX_COLUMNS, num_envs)`.
-        given: Rows that have a value, bool `(1 + MAX_COLUMNS, num_envs)`.
+        is_set: Rows that have a value, bool `(1 + MAX_COLUMNS, num_envs)`.
 
     Attributes:
         table: Table, to be published whenever its version changes.
     """
 
-    def __init__(self, values: NDArray[np.int64], given: NDArray[np.bool_]) -> None:
-        self._values, self._given = values, given
+    def __init__(self, values: NDArray[np.int64], is_set: NDArray[np.bool_]) -> None:
+        self._values, self._is_set = values, is_set
         self.table = Table([], [], [])
         self._slots: dict[str, int] = {}
         self._layouts: set[tuple[Any, ...]] = set()
@@ -227,12 +227,12 @@ class ColumnReader:
 
     def clear(self, rows: Any) -> None:
         """Clear the rows of a worker that ended."""
-        self._values[:, rows] = self._given[:, rows] = 0
+        self._values[:, rows] = self._is_set[:, rows] = 0
 
     def read(self, rows: Any = slice(None)) -> tuple[Dense, list[int]]:
         """Return the columns with values of `rows` (views of one copy), and the layout number of each row."""
         count = self.table.num_slots
-        given, values = self._given[:count, rows].copy(), self._values[:count, rows].copy()
+        is_set, values = self._is_set[:count, rows].copy(), self._values[:count, rows].copy()
         numbers: list[int] = values[0].tolist()
         dense: Dense = {}
         for _, keys in self._layouts_of(numbers):
@@ -241,7 +241,7 @@ class ColumnReader:
                 if slot is not None and key not in dense:
                     kind = self.table.columns[slot - 1].kind
                     typed = self._objects[values[slot]] if kind is object else _typed(values[slot], kind)
-                    dense[key] = typed, given[slot], kind
+                    dense[key] = typed, is_set[slot], kind
         return dense, numbers
 
     def _layouts_of(self, numbers: list[int]) -> list[tuple[int, tuple[Any, ...]]]:

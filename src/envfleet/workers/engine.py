@@ -190,8 +190,8 @@ class WorkersEngine(seam.Engine):
             except (TypeError, ValueError):
                 pass
         if self._options.lenient:
-            given = getattr(actions, "dtype", None), getattr(actions, "shape", None)
-            if layout.is_array and type(actions) is np.ndarray and given == (arrays[0].dtype, arrays[0].shape):
+            form = getattr(actions, "dtype", None), getattr(actions, "shape", None)
+            if layout.is_array and type(actions) is np.ndarray and form == (arrays[0].dtype, arrays[0].shape):
                 arrays[0][...] = actions
                 return None
             try:
@@ -311,8 +311,8 @@ class WorkersEngine(seam.Engine):
                 is_same_step = self._mode is AutoresetMode.SAME_STEP
                 rebuilt = [failure.env_index for failure in reply.restarts if failure.verb == "step"]
                 (reply.final_objects if is_same_step else reply.objects).update(self._repeat(rebuilt))
-            for target, found in ((self._objects, reply.objects), (self._final_objects, reply.final_objects)):
-                _assign(target, found)
+            for target, objects in ((self._objects, reply.objects), (self._final_objects, reply.final_objects)):
+                _assign(target, objects)
             for row, seed in reply.seeds.items():
                 self._pool.seeds[row] = seed
             for failure, path in map(write_replay, reply.restarts):
@@ -526,10 +526,10 @@ class WorkersEngine(seam.Engine):
         self._show(None if len(rows) == self._num_envs else rows, () if ended is None else rows[ended])
         self._steps += len(rows)
         infos = [(places[row], info) for reply in replies for row, info in reply.infos]
-        told = self._infos(infos, ended, rows, True)
+        step_infos = self._infos(infos, ended, rows, True)
         if ended is not None and self._options.recycle_episodes is not None:
             self._recycle([row for row in rows[ended].tolist() if row not in lost])
-        return seam.Batch(self.observe(rows), rewards, flags[0], flags[1], told, rows)
+        return seam.Batch(self.observe(rows), rewards, flags[0], flags[1], step_infos, rows)
 
     def _read(self, mailed: _Mailed, replies: Mapping[int, Reply]) -> Any:
         """Turn what workers replied into the result of a request."""
@@ -543,8 +543,8 @@ class WorkersEngine(seam.Engine):
             self._show(None if len(every) == self._num_envs else rows)
             self._episodes.begin(every)
             places = {row: place for place, row in enumerate(every)}
-            told = [(places[row], info) for reply in replies.values() for row, info in reply.infos]
-            return self._infos(told, None, rows, False)
+            infos = [(places[row], info) for reply in replies.values() for row, info in reply.infos]
+            return self._infos(infos, None, rows, False)
         if isinstance(request, (seam.SetAttr, seam.SetState)):
             return None
         values: list[Any] = [None] * len(every)

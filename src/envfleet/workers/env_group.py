@@ -116,20 +116,20 @@ class Reply:
 
     def by_row(self) -> dict[int, Reply]:
         """Return a separate reply for each sub-environment, by index."""
-        found: collections.defaultdict[int, Reply] = collections.defaultdict(Reply)
+        replies: collections.defaultdict[int, Reply] = collections.defaultdict(Reply)
         for index, info in self.infos:
-            found[index].infos.append((index, info))
+            replies[index].infos.append((index, info))
         for failure in self.failures:
-            found[failure.env_index].failures.append(failure)
+            replies[failure.env_index].failures.append(failure)
         for failure in self.restarts:
-            found[failure.env_index].restarts.append(failure)
+            replies[failure.env_index].restarts.append(failure)
         for index, seed in self.seeds.items():
-            found[index].seeds[index] = seed
+            replies[index].seeds[index] = seed
         for index, values in self.objects.items():
-            found[index].objects[index] = values
+            replies[index].objects[index] = values
         for index, values in self.final_objects.items():
-            found[index].final_objects[index] = values
-        return found
+            replies[index].final_objects[index] = values
+        return replies
 
 
 class ResetPlan(NamedTuple):
@@ -427,8 +427,8 @@ class EnvGroup:
         def find(row: int) -> Any:
             if not isinstance(name, str):
                 return name(self.envs[row], *args, **kwargs)
-            found = self.envs[row].get_wrapper_attr(name)
-            return found(*args, **kwargs) if callable(found) else found
+            attribute = self.envs[row].get_wrapper_attr(name)
+            return attribute(*args, **kwargs) if callable(attribute) else attribute
 
         return self._for_each(rows, "call", find)
 

@@ -247,12 +247,12 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _out_of_memory(size_bytes: int, room: Room | None, reason: str | None = None) -> OutOfMemory:
-    found = (
+    available = (
         "an unknown amount is available" if room is None else f"{in_words(room.size_bytes)} available in {room.where}"
     )
-    said = "" if reason is None else f" ({reason})"
+    message = "" if reason is None else f" ({reason})"
     return OutOfMemory(
-        f"not enough shared memory{said}: found {found}, expected {in_words(size_bytes)} for the arrays of all "
+        f"not enough shared memory{message}: found {available}, expected {in_words(size_bytes)} for the arrays of all "
         "sub-environments: use fewer sub-environments or smaller observations, for instance uint8 images instead of "
         "float32, or free memory"
     )

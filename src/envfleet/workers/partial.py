@@ -137,8 +137,8 @@ class PartialSteps:
             self._due_ns = now_ns + _LOOK_NS
         pool.wait(is_there, pool.attend, timeout_s)
         if rows is None:
-            found = np.flatnonzero(self._there)
-            rows = found[np.argsort(self._numbers[found], kind="stable")[:count]]  # in the order of sending
+            ready_rows = np.flatnonzero(self._there)
+            rows = ready_rows[np.argsort(self._numbers[ready_rows], kind="stable")[:count]]  # in the order of sending
             rows = np.sort(rows) if len(rows) == len(self._there) else rows
         return rows
 

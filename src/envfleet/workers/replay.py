@@ -172,9 +172,9 @@ def _drop_old(folder: Path, newest: Path) -> None:
     user, mine = newest.stat().st_uid, []
     for path in set(folder.glob(f"{_PREFIX}*.p*")) - {newest}:
         with contextlib.suppress(FileNotFoundError):  # another process may tidy up as well
-            found = path.stat()
-            if found.st_uid == user:
-                mine.append((found.st_mtime_ns, path))
+            status = path.stat()
+            if status.st_uid == user:
+                mine.append((status.st_mtime_ns, path))
     for _, path in sorted(mine)[: 1 - _MAX_FILES]:
         path.unlink(missing_ok=True)
 

@@ -227,15 +227,15 @@ class WorkerPool:
         Raises:
             EnvfleetError: A request failed in a worker.
         """
-        found: dict[int, Reply] = {}
+        replies: dict[int, Reply] = {}
         for worker in workers:
             flags = self.lines[worker][FLAGS]
             if flags & board.MAIL:
                 reply = self.reply(worker, 0)
                 if flags & board.ERROR:
                     raise reply
-                found[worker] = reply
-        return found
+                replies[worker] = reply
+        return replies
 
     def reply(self, worker: int, slot: int) -> Any:
         """Return the message in a slot of a worker's mail.
@@ -365,7 +365,7 @@ class WorkerPool:
 
     def _find_ended(self) -> dict[int, errors.EnvfleetError]:
         """Return the workers that have ended, each with the reason."""
-        found: dict[int, errors.EnvfleetError] = {}
+        errors_by_worker: dict[int, errors.EnvfleetError] = {}
         for worker in self.transport.ended():
             rows, row = self.spans[worker], self.lines[worker][board.ROW] - 1
             exitcode, how = self.transport.how_ended(worker)
@@ -378,8 +378,8 @@ class WorkerPool:
                 rows=self._describe_rows(self.seeds, rows),
                 how=how,
             )
-            found[worker] = self._overruns.pop(worker, died)
-        return found
+            errors_by_worker[worker] = self._overruns.pop(worker, died)
+        return errors_by_worker
 
     # ------------------------------------------------------------------------------------------------- closing
 

@@ -63,7 +63,7 @@ def test_a_reset_that_does_not_repeat_is_found() -> None:
 
 def test_an_observation_outside_the_space_is_found() -> None:
     error = fail()
-    assert (error.seed, error.step, error.field, error.found) == (4, 1, "observation", 11)
+    assert (error.seed, error.step, error.field, error.actual) == (4, 1, "observation", 11)
     assert "seed 4, step 1: observation is" in str(error)
 
 
@@ -98,7 +98,7 @@ def test_a_mismatch_names_the_field_and_both_values(monkeypatch: pytest.MonkeyPa
         trial.compare_plain()
     error = caught.value
     assert (error.seed, error.step, error.field) == (5, 3, "state.place")
-    assert error.found == error.expected + 1
+    assert error.actual == error.expected + 1
 
 
 def test_names_of_kernels() -> None:

@@ -81,7 +81,7 @@ class Play2048(Kernel):
 
 def _slide(cells: NDArray[np.uint8], first: int, along: int) -> int:
     """Slide one line towards its first cell, merging each tile at most once; return the sum of merged tiles."""
-    made = 0
+    score = 0
     free, last = first, 0  # the cell where the next tile stops, and the tile before it if that may merge
     for k in range(4):
         tile = cells[first + k * along]
@@ -90,13 +90,13 @@ def _slide(cells: NDArray[np.uint8], first: int, along: int) -> int:
         cells[first + k * along] = 0
         if tile == last:
             cells[free - along] = tile + 1
-            made += 2 << tile
+            score += 2 << tile
             last = 0
         else:
             cells[free] = tile
             free += along
             last = tile
-    return made
+    return score
 
 
 def _find_moves(state: Any) -> int:

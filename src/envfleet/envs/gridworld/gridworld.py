@@ -78,9 +78,9 @@ class GridWorld(Kernel):
         if state.cells[row, column] != WALL:
             state.row = np.int32(row)
             state.column = np.int32(column)
-        found = state.cells[state.row, state.column]
-        ending = params.goal_reward if found == GOAL else params.lava_reward
-        terminated = (found == GOAL) | (found == LAVA)
+        cell = state.cells[state.row, state.column]
+        ending = params.goal_reward if cell == GOAL else params.lava_reward
+        terminated = (cell == GOAL) | (cell == LAVA)
         return ending if terminated else params.step_reward, terminated
 
     @staticmethod

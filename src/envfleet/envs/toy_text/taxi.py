@@ -125,11 +125,11 @@ class Taxi(Kernel):
 
 def _find_place(row: int, column: int) -> int:
     """Return which of the four places this is, or -1."""
-    found = -1
+    landmark = -1
     for place in range(4):
         if row == _PLACE_ROWS[place] and column == _PLACE_COLUMNS[place]:
-            found = place
-    return found
+            landmark = place
+    return landmark
 
 
 def _is_open(row: int, column: int, right: int) -> bool:

@@ -265,7 +265,7 @@ def _variant(step_size: int, return_all_states: bool, logbook: bool, reveal: boo
 
 def __getattr__(name: str) -> type[Turbofan]:
     """Return variants by name, because pickle refers to them by name."""
-    found = re.fullmatch(r"Turbofan_(\d+)_(all|last)(_logbook)?(_revealed)?", name)
-    if found is None:
+    match = re.fullmatch(r"Turbofan_(\d+)_(all|last)(_logbook)?(_revealed)?", name)
+    if match is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return turbofan(int(found[1]), found[2] == "all", logbook=bool(found[3]), reveal=bool(found[4]))
+    return turbofan(int(match[1]), match[2] == "all", logbook=bool(match[3]), reveal=bool(match[4]))

@@ -44,12 +44,14 @@ def _check_alike(plan: RunPlan) -> None:
     differing = [
         k for k, it in enumerate(phases) if it.environment != first.environment and not it.environment.is_known_game
     ]
-    found = list[Spaces]()
+    all_spaces = list[Spaces]()
     for index in (0, *differing) if differing else ():
         with make_fleet(phases[index].environment, one, plan.games[index]) as fleet:
-            found.append((fleet.single_observation_space, fleet.single_action_space))
+            all_spaces.append((fleet.single_observation_space, fleet.single_action_space))
         names = [f"the phase {it.name!r}" for it in (first, phases[index])]
-        check_spaces(found[0], names[0], found[-1], names[1], "one agent learns in both, so train in several runs")
+        check_spaces(
+            all_spaces[0], names[0], all_spaces[-1], names[1], "one agent learns in both, so train in several runs"
+        )
 
 
 def make_arena(plan: RunPlan, phase: int, *, seed: np.random.SeedSequence, stopwatch: Stopwatch) -> Arena:

@@ -43,9 +43,9 @@ class Stopwatch:
         Args:
             transitions: Transitions of the run so far.
         """
-        made, seconds = transitions - self._transitions, self.times.training - self._trained_s
-        if made and seconds > 0:
-            self._speed = made / seconds
+        num_transitions, seconds = transitions - self._transitions, self.times.training - self._trained_s
+        if num_transitions and seconds > 0:
+            self._speed = num_transitions / seconds
         self._transitions, self._trained_s = transitions, self.times.training
         return self._speed
 

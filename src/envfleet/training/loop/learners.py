@@ -113,9 +113,9 @@ class ReplayLearner:
         """Wait for the thread and publish its weights; return the metrics."""
         if self._job is None:
             return {}
-        learnt, self._job = self._job.result(), None
-        self.num_updates = learnt.num_updates
-        return self._agent.publish(learnt)
+        result, self._job = self._job.result(), None
+        self.num_updates = result.num_updates
+        return self._agent.publish(result)
 
     def take(self, transitions: Transitions) -> dict[str, float]:
         """Store the transitions; updates follow while sub-environments step again."""
@@ -139,12 +139,12 @@ class ReplayLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Wait for the thread and return the state for checkpoints."""
-        learnt = None if self._job is None else self._job.result()  # until then the agent changes
+        result = None if self._job is None else self._job.result()  # until then the agent changes
         return {
             "agent": self._agent.state_dict("all"),
             "schedule": copy.copy(self._schedule),
             "num_updates": self.num_updates,
-            "learnt": learnt,
+            "result": result,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -152,9 +152,9 @@ class ReplayLearner:
         self._agent.load_state_dict(state["agent"])
         self._schedule, self.num_updates = state["schedule"], state["num_updates"]
         self._job = None
-        if state["learnt"] is not None:
+        if state["result"] is not None:
             self._job = Future()
-            self._job.set_result(state["learnt"])
+            self._job.set_result(state["result"])
 
     def close(self) -> None:
         """Wait for the thread, and stop it."""

@@ -169,9 +169,15 @@ class Trainer:
 
     def _check(self, step: ArenaStep) -> None:
         """Check that rewards and observations are finite and in their space, before the learner receives them."""
-        made, num_envs = step.transitions, self._arena.num_envs
-        _check_all(made.rewards, fits_float32(made.rewards), "the reward", made.env_indices % num_envs, RewardError)
-        self._check_observations(made.next_observations, made.env_indices)
+        transitions, num_envs = step.transitions, self._arena.num_envs
+        _check_all(
+            transitions.rewards,
+            fits_float32(transitions.rewards),
+            "the reward",
+            transitions.env_indices % num_envs,
+            RewardError,
+        )
+        self._check_observations(transitions.next_observations, transitions.env_indices)
         if step.results is not None:  # else those are the same
             self._check_observations(step.observations, self._arena.players)
 
@@ -451,12 +457,12 @@ def _int_of(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1)[0])
 
 
-def _check_all(given: NDArray[Any], fits: NDArray[Any], name: str, rows: NDArray[Any], error: type[Exception]) -> None:
+def _check_all(values: NDArray[Any], fits: NDArray[Any], name: str, rows: NDArray[Any], error: type[Exception]) -> None:
     """Raise an error that names the first sub-environment with an invalid value, and its index."""
     if not fits.all():
         row, *place = np.argwhere(~fits)[0].tolist()
         raise error(
-            f"sub-environment {rows[row]} returned {given[(row, *place)]} in {name}{place or ''}, expected numbers "
+            f"sub-environment {rows[row]} returned {values[(row, *place)]} in {name}{place or ''}, expected numbers "
             "that are finite in float32, or choices within the space: fix the environment or the shaping function, "
             "e.g. guard a division by zero"
         )

@@ -74,11 +74,11 @@ class TableWriter(Observer):
             InvalidArgument: The file is shorter.
         """
         file = self._files[name]
-        found = file.seek(0, os.SEEK_END)
-        if found < size_bytes:
+        actual_bytes = file.seek(0, os.SEEK_END)
+        if actual_bytes < size_bytes:
             raise InvalidArgument(
-                f"{file.name} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: restore the "
-                "original file, or start a new run"
+                f"{file.name} has {actual_bytes:,} bytes, but the checkpoint was made when it had {size_bytes:,}: "
+                "restore the original file, or start a new run"
             )
         file.truncate(size_bytes)
         if not size_bytes:

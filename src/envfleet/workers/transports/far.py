@@ -53,21 +53,21 @@ class _Rows:
     def results(self, asked: int, num_columns: int, has_finals: bool, rows: Sequence[int] | None) -> list[memoryview]:
         """Return the results of the worker for some rows, or for all of them."""
         key = asked & 15, num_columns, has_finals
-        found = self._results.get(key)
-        if found is None:
+        parts = self._results.get(key)
+        if parts is None:
             arrays, out = self.arrays, self.arrays.outputs[asked >> 3 & 1]
-            parts = [arrays.row_done, arrays.row_flags]
+            arrays_read = [arrays.row_done, arrays.row_flags]
             if asked & 7 in _STEPS:
                 finals = out.finals if has_finals else []
                 columns = [*arrays.info_values[:num_columns], *arrays.info_given[:num_columns]]
-                parts += [*out.observations, out.rewards, *out.flags, *finals, *columns]
+                arrays_read += [*out.observations, out.rewards, *out.flags, *finals, *columns]
             elif asked & 7 == Verb.RESET:
-                parts += out.observations
-            found = self._results[key] = _bytes_of(parts)
+                arrays_read += out.observations
+            parts = self._results[key] = _bytes_of(arrays_read)
         if rows is None:
-            return found
-        sizes = [len(part) // len(self.arrays.row_asked) for part in found]
-        return [part[row * size : row * size + size] for part, size in zip(found, sizes, strict=True) for row in rows]
+            return parts
+        sizes = [len(part) // len(self.arrays.row_asked) for part in parts]
+        return [part[row * size : row * size + size] for part, size in zip(parts, sizes, strict=True) for row in rows]
 
 
 def _bytes_of(arrays: Iterable[NDArray[Any]]) -> list[memoryview]:

@@ -177,8 +177,8 @@ class _Server:
     def _reap(self) -> None:
         """Report the exit codes of workers that have ended, and kill the processes that they leave behind."""
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, code = found[0], os.waitstatus_to_exitcode(found[1])
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, code = ended[0], os.waitstatus_to_exitcode(ended[1])
                 if pid in self._branches:
                     control_fd = self._branches.pop(pid)
                     if code == 0:

@@ -415,15 +415,15 @@ if hasattr(os, "register_at_fork"):
 
 def _output(opened: list[int]) -> list[int]:
     """Return this process's stdout and stderr for a worker; a closed one is replaced by one of `opened`."""
-    found = []
+    fds = []
     for fd in (1, 2):
         try:
             os.fstat(fd)
-            found.append(fd)
+            fds.append(fd)
         except OSError:
             opened.append(os.open(os.devnull, os.O_WRONLY))
-            found.append(opened[-1])
-    return found
+            fds.append(opened[-1])
+    return fds
 
 
 def explain_start(error: OSError) -> EnvfleetError:

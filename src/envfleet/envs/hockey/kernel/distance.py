@@ -33,12 +33,12 @@ def moved(pose: Pose, x: np.float32, y: np.float32) -> tuple[np.float32, np.floa
 
 def support(fixture: int, x: np.float32, y: np.float32) -> int:
     """Return the vertex that is farthest in a direction, in the frame of the fixture."""
-    most, found = VERTEX_X[fixture, 0] * x + VERTEX_Y[fixture, 0] * y, 0
+    most, vertex = VERTEX_X[fixture, 0] * x + VERTEX_Y[fixture, 0] * y, 0
     for k in range(1, VERTEX_COUNT[fixture]):
         reach = VERTEX_X[fixture, k] * x + VERTEX_Y[fixture, k] * y
         if reach > most:
-            most, found = reach, k
-    return found
+            most, vertex = reach, k
+    return vertex
 
 
 @outlined

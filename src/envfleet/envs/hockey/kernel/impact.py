@@ -84,14 +84,14 @@ def _push_back(
                 time = low + (target - separation) * (high - low) / (separation_end - separation)
             else:
                 time = HALF * (low + high)
-            found = _separation(state, a, b, motion, axis, on_a, on_b, time)
-            if abs(found - target) < _TOLERANCE:
+            separation_now = _separation(state, a, b, motion, axis, on_a, on_b, time)
+            if abs(separation_now - target) < _TOLERANCE:
                 end = time
                 break
-            if found > target:
-                low, separation = time, found
+            if separation_now > target:
+                low, separation = time, separation_now
             else:
-                high, separation_end = time, found
+                high, separation_end = time, separation_now
     return False, begin
 
 

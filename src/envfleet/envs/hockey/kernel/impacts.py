@@ -54,7 +54,7 @@ def solve_impacts(state: Any) -> None:
 
 
 def _find_earliest(state: Any) -> tuple[int, np.float32]:
-    found, earliest = -1, ONE
+    earliest_pair, earliest = -1, ONE
     for place in range(state.num_pairs - 1, -1, -1):
         pair = state.pairs[place]
         a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]
@@ -66,8 +66,8 @@ def _find_earliest(state: Any) -> tuple[int, np.float32]:
             state.time[pair] = _time(state, pair, a, b)
             state.is_timed[pair] = True
         if state.time[pair] < earliest:
-            found, earliest = pair, state.time[pair]
-    return found, earliest
+            earliest_pair, earliest = pair, state.time[pair]
+    return earliest_pair, earliest
 
 
 def _time(state: Any, pair: int, a: int, b: int) -> np.float32:
