@@ -26,6 +26,8 @@ from envfleet.service.run import configure
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
 
+uvicorn.Config("", loop="auto").get_loop_factory()().close()  # libuv keeps a pipe for the life of the process
+
 
 def make_settings(folder: Path, **changes: Any) -> Settings:
     names = "Turbofan-v0", "CartPole-v1", "envfleet/CartPole-v1"

@@ -22,8 +22,8 @@ from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Busy, Closed, EnvFailed, QuotaSpent
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
+from envfleet.service.turns import Turns
 from envfleet.service.users.auth import Identity, Tokens
-from envfleet.service.users.quotas import Turns
 
 
 def step(here: Process, user: Identity, fleet: str, seq: int, most: int | None, actions: Any = (0, 0)) -> bool:

@@ -9,15 +9,14 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import SQLAlchemyError
 
 import envfleet
-from envfleet.errors import EnvfleetError
 from envfleet.service import web
+from envfleet.service.connections import divide_descriptors
 from envfleet.service.gate import Gate, write_access_log
 from envfleet.service.protocols import admin, episodes, fleets, sub_envs
-from envfleet.service.protocols.requests import service_of
-from envfleet.service.refusals import OutOfStep, answer_to
+from envfleet.service.protocols.fleet_calls import FleetCalls
+from envfleet.service.protocols.requests import REFUSED, refuse, service_of
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
 
@@ -50,7 +49,8 @@ def make_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    app.add_middleware(Gate, max_body_bytes=settings.max_body_bytes, metrics=service.metrics)
+    app.add_middleware(Gate, max_body_bytes=settings.max_body_bytes, room=service.bodies, metrics=service.metrics)
+    app.add_middleware(FleetCalls, service=service)  # the outer one
     for router in (
         fleets.router,
         fleets.scores_router,
@@ -61,19 +61,17 @@ def make_app(settings: Settings) -> FastAPI:
     ):
         app.include_router(router)
     web.install(app)
-    for kind in (EnvfleetError, RequestValidationError, SQLAlchemyError, TimeoutError, 404, 405, 408, 413):
+    kinds: tuple[int | type[Exception], ...] = (*REFUSED, RequestValidationError, 404, 405, 408, 413)
+    for kind in kinds:
         app.add_exception_handler(kind, _refuse)
     return app
 
 
 def from_environment() -> FastAPI:
     """Make the application of the settings in the environment, as worker processes do."""
+    divide_descriptors()
     return make_app(Settings.model_validate_json(os.environ[SETTINGS_VARIABLE]))
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
-    status, code, detail, retry_after_s = answer_to(error)
-    service_of(request).metrics.denials.labels(code).inc()
-    headers = None if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
-    more = {"seq": error.seq} if isinstance(error, OutOfStep) else {}
-    return JSONResponse({"code": code, "detail": detail, **more}, status, headers)
+    return refuse(service_of(request), error)

@@ -25,6 +25,10 @@ class Metrics:
         )
         self.denials = Counter("envfleet_refusals", "Calls refused.", ("code",), registry=registry)
 
+    def count(self, method: str, route: str, status: str) -> None:
+        """Count a request that was answered."""
+        self.requests.labels(method, route, status).inc()
+
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a figure that is read when it is asked for."""
         Gauge(f"envfleet_{name}", text, registry=self._registry).set_function(read)

@@ -16,8 +16,8 @@ from fastapi import FastAPI
 
 from envfleet.errors import InvalidArgument
 from envfleet.service.app import SETTINGS_VARIABLE, make_app
+from envfleet.service.connections import PatientConnection, divide_descriptors
 from envfleet.service.database.store import Store
-from envfleet.service.gate import PatientConnection
 from envfleet.service.offers import Offer
 from envfleet.service.settings import Settings
 from envfleet.service.users.auth import Tokens
@@ -70,6 +70,7 @@ def configure(app: FastAPI | str, **options: Any) -> uvicorn.Config:
         **options: Others of uvicorn's.
     """
     options = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": _KEEP_ALIVE_S, **options}
+    options["backlog"] = divide_descriptors()
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
     return uvicorn.Config(app, http=PatientConnection, ws="none", **quiet, **options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,6 +12,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
+from envfleet.service.bodies import BodyRoom
 from envfleet.service.database.journal import Journal
 from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store
@@ -18,13 +20,20 @@ from envfleet.service.hosting.fleets import Fleets
 from envfleet.service.metrics import Metrics
 from envfleet.service.refusals import Unauthorized
 from envfleet.service.settings import Settings
+from envfleet.service.turns import Turns
 from envfleet.service.users.auth import Identity, Tokens
-from envfleet.service.users.quotas import Quotas, Turns
+from envfleet.service.users.quotas import Quotas
 from envfleet.workers.transports.launch import server
 
 _log = logging.getLogger("envfleet.service")
 _T = TypeVar("_T")
 _THREADS_FOR_OTHERS = 8
+_BODIES = 4
+"""Bodies of the largest size that are held at a time."""
+
+_SWITCH_S = 0.0005
+"""Time after which a thread that computes lets another one run, the event loop above all; Python's is ten times it."""
+
 _MOST_TOKEN_CHARACTERS = 200
 
 
@@ -41,6 +50,8 @@ class Service:
         fleets: Of all users.
         scores: Of all users.
         metrics: Of this process.
+        bodies: Memory for the bodies of requests.
+        turns: Schedules calls, once the service has started.
         is_ready: Whether it takes calls.
     """
 
@@ -52,6 +63,7 @@ class Service:
         self.quotas = Quotas(self.store, settings)
         self.scores = Scores(self.store)
         self.metrics = Metrics()
+        self.bodies = BodyRoom(_BODIES * settings.max_body_bytes, settings.max_body_bytes)
         self.is_ready = False
         self.fleets = Fleets(self.store, Journal(self.store), settings, self.metrics)
         self._stop_tending = threading.Event()
@@ -59,9 +71,10 @@ class Service:
 
     async def start(self) -> None:
         """Take calls."""
+        sys.setswitchinterval(_SWITCH_S)
         if any(offer.count_processes(1) for offer in self.settings.offers):
             server.warm_up()
-        self._turns = Turns(self.settings)
+        self.turns = Turns(self.settings)
         self._limiter = anyio.CapacityLimiter(self.settings.max_running + _THREADS_FOR_OTHERS)
         self.metrics.watch("fleets", "Fleets in memory.", lambda: self.fleets.num_held)
         self.metrics.watch("live_envs", "Sub-environments in memory.", lambda: self.fleets.num_envs)
@@ -92,7 +105,7 @@ class Service:
     @property
     def num_waiting(self) -> int:
         """Calls that wait for a turn."""
-        return self._turns.num_waiting
+        return self.turns.num_waiting
 
     # ------------------------------------------------------------------ for requests
 
@@ -113,18 +126,19 @@ class Service:
         """Run something that waits for the database, off the event loop."""
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
-    async def run(self, identity: Identity, call: str, work: Callable[[], _T]) -> _T:
+    async def run(self, identity: Identity, call: str, work: Callable[[], _T], *, computes: bool = True) -> _T:
         """Run a call of a user's in its turn, off the event loop.
 
         Args:
             identity: Identity of the user.
             call: Its name, for the figures.
             work: The call.
+            computes: Whether it computes in this process; False if it mostly waits, as for worker processes.
 
         Raises:
             Busy: Its turn did not come in time.
         """
-        async with self._turns.take(identity) as waited_s:
+        async with self.turns.take(identity, computes=computes) as waited_s:
             self.metrics.wait_s.observe(waited_s)
             with self.metrics.call_s.labels(call).time():
                 return await self.in_thread(work)

@@ -140,24 +140,52 @@ class Journal:
         result.result()
 
     def _commit_all(self, waiting: Sequence[tuple[JournalEntry, Future[None]]]) -> None:
-        if len(waiting) > 1:
+        errors = self._write_each([entry for entry, _ in waiting])
+        for (_, result), error in zip(waiting, errors, strict=True):
+            if error is None:
+                result.set_result(None)
+            else:
+                result.set_exception(error)
+
+    def commit_all(self, entries: Sequence[JournalEntry], *, waits: bool = True) -> list[Exception | None] | None:
+        """Commit several entries, together if possible.
+
+        Args:
+            entries: The entries.
+            waits: Whether to wait for a commit that another thread makes.
+
+        Returns:
+            The error of each entry, as `commit` raises it; `None` if another thread commits and `waits` is False.
+        """
+        if not self._turn.acquire(blocking=waits):
+            return None
+        try:
+            return self._write_each(entries)
+        finally:
+            self._turn.release()
+
+    def knows_steps(self, user_id: int) -> bool:
+        """Return whether `check_steps` can answer without the database."""
+        return self._used.get(user_id, (-1, 0))[0] == today()
+
+    def _write_each(self, entries: Sequence[JournalEntry]) -> list[Exception | None]:
+        if len(entries) > 1:
             try:
-                self._write([entry for entry, _ in waiting])
+                self._write(entries)
             except Exception:  # noqa: BLE001, S110 - one entry failed: commit each alone, so that each waiting call gets its own error
                 pass
             else:
-                for _, result in waiting:
-                    result.set_result(None)
-                return
-        for entry, result in waiting:
-            try:
-                self._write([entry])
-            except sa.exc.IntegrityError:
-                result.set_exception(Conflict("another call or process uses the fleet: try again", retry_after_s=1.0))
-            except Exception as error:  # noqa: BLE001 - passed to the waiting call
-                result.set_exception(error)
-            else:
-                result.set_result(None)
+                return [None] * len(entries)
+        return [self._write_alone(entry) for entry in entries]
+
+    def _write_alone(self, entry: JournalEntry) -> Exception | None:
+        try:
+            self._write([entry])
+        except sa.exc.IntegrityError:
+            return Conflict("another call or process uses the fleet: try again", retry_after_s=1.0)
+        except Exception as error:  # noqa: BLE001 - passed to the waiting call
+            return error
+        return None
 
     def _write(self, entries: Sequence[JournalEntry]) -> None:
         """Write all of it or nothing; once more if the connection was lost, as nothing can be written twice."""

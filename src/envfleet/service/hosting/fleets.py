@@ -6,8 +6,8 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
 from envfleet.remote.codec import pack
@@ -22,6 +22,22 @@ from envfleet.service.settings import Settings
 
 _log = logging.getLogger("envfleet.service")
 _CLOSE_S = 10.0
+
+
+class BegunCall(NamedTuple):
+    """A call that was made and is not committed yet.
+
+    Attributes:
+        hosted: The fleet, locked.
+        key: Key of the call.
+        entry: What to commit.
+        made: Result, with the packed reply.
+    """
+
+    hosted: HostedFleet
+    key: bytes
+    entry: JournalEntry
+    made: Made
 
 
 class Fleets:
@@ -55,6 +71,14 @@ class Fleets:
     def held(self, fleet_id: str) -> HostedFleet | None:
         """Return a fleet, if it is in memory."""
         return self._memory.get(fleet_id)
+
+    def bring(self, user_id: int, fleet_id: str) -> HostedFleet:
+        """Return a user's fleet; one that is not in memory is built again, and catches up when it is used.
+
+        Raises:
+            EnvfleetError: As `use`.
+        """
+        return self._memory.bring(user_id, fleet_id)
 
     # ------------------------------------------------------------------ making and finding
 
@@ -208,7 +232,7 @@ class Fleets:
             if seq > hosted.seq:  # another process may have gone ahead
                 self._memory.follow(hosted)
             if seq == hosted.seq - 1 and hosted.last is not None and hosted.last[0] == key:
-                return pack(hosted.last[1]), True
+                return hosted.last[1], True
             if seq != hosted.seq:
                 raise OutOfStep(hosted.seq, seq)
             return self.make(hosted, event, key, most_steps=most_steps).packed, False
@@ -228,6 +252,16 @@ class Fleets:
             Conflict: Another process was first; the fleet must not be used any more, as after any other failure of
                 environments or the database.
         """
+        call = self._begin(hosted, event, key, most_steps=most_steps)
+        try:
+            self._journal.commit(call.entry)
+        except BaseException:
+            self.drop(hosted)
+            raise
+        return self._finish(call)
+
+    def _begin(self, hosted: HostedFleet, event: Mapping[str, Any], key: bytes, *, most_steps: int | None) -> BegunCall:
+        """Make an event of a fleet in use; it counts once its entry has been committed."""
         seq, user_id = hosted.seq, hosted.user_id
         if most_steps is not None and event["do"] == "step":
             self._journal.check_steps(user_id, hosted.count_running(event.get("rows")), most_steps)
@@ -244,17 +278,83 @@ class Fleets:
             if made.steps:
                 entry.steps[user_id] = made.steps
                 entry.most_steps = {} if most_steps is None else {user_id: most_steps}
-            self._journal.commit(entry)
         except (InvalidArgument, ResetNeeded):
             raise
         except BaseException:
             self.drop(hosted)
             raise
-        if entry.snapshots:
-            hosted.snapshot_seq = seq
-        hosted.last = key, made.reply
+        return BegunCall(hosted, key, entry, made._replace(packed=packed))
+
+    def _finish(self, call: BegunCall) -> Made:
+        """Take notice that a call was committed."""
+        hosted, made = call.hosted, call.made
+        if call.entry.snapshots:
+            hosted.snapshot_seq = hosted.seq - 1
+        hosted.last = call.key, made.packed
         self._metrics.env_steps.labels(hosted.config.env).inc(made.steps)
-        return made._replace(packed=packed)
+        return made
+
+    # ------------------------------------------------------------------ calling without waiting
+
+    def begin_at_once(
+        self,
+        user_id: int,
+        fleet_id: str,
+        event: Mapping[str, Any],
+        *,
+        seq: int,
+        key: bytes,
+        most_steps: int | None = None,
+    ) -> BegunCall | bytes | None:
+        """Begin a call that need not wait for anything but its commit; arguments and errors are those of `call`.
+
+        Returns:
+            The call, whose fleet stays locked until `end_all`; the packed reply if the call was made before; or `None`
+            if it must be made by `call`.
+        """
+        hosted = self._memory.get(fleet_id)
+        if hosted is None or hosted.user_id != user_id or not hosted.is_quick:
+            return None
+        if most_steps is not None and not self._journal.knows_steps(user_id):
+            return None
+        if not hosted.lock.acquire(blocking=False):
+            return None
+        call: BegunCall | bytes | None = None
+        try:
+            hosted.touched_at = time.time()
+            if not hosted.is_open or hosted.is_behind or hosted.config.kind != "fleet":
+                return None
+            if seq == hosted.seq - 1 and hosted.last is not None and hosted.last[0] == key:
+                call = hosted.last[1]
+            elif seq == hosted.seq:
+                call = self._begin(hosted, event, key, most_steps=most_steps)
+            return call
+        finally:
+            if not isinstance(call, BegunCall):
+                hosted.lock.release()
+
+    def end_all(self, calls: Sequence[BegunCall], *, waits: bool) -> list[Exception | bytes] | None:
+        """Commit calls together and unlock their fleets.
+
+        Args:
+            calls: What `begin_at_once` returned.
+            waits: Whether this thread may wait for the database.
+
+        Returns:
+            The packed reply to each call, or its error; `None` if another thread is committing and `waits` is False.
+        """
+        errors = self._journal.commit_all([call.entry for call in calls], waits=waits)
+        if errors is None:
+            return None
+        results: list[Exception | bytes] = []
+        for call, error in zip(calls, errors, strict=True):
+            if error is None:
+                results.append(self._finish(call).packed)
+            else:
+                self.drop(call.hosted)
+                results.append(error)
+            call.hosted.lock.release()
+        return results
 
     def drop(self, hosted: HostedFleet) -> None:
         """Put a fleet in use out of memory, after a failure in which nothing was done; it is built again when used."""

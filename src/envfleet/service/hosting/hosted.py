@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError, WireError
 from envfleet.fleet.checks import check_rows
+from envfleet.fleet.layout import SpaceLayout
 from envfleet.kernels.batch_base import BatchState
 from envfleet.remote.codec import pack, unpack
 from envfleet.service.hosting.meter import Meter
@@ -27,6 +30,9 @@ CLOSE = "close"
 """What the last event of a fleet does."""
 
 _SEED_BITS = 62  # of seeds that the service draws
+_FIELD_BYTES = 4096  # of a body, besides actions, rows and seeds
+_NUMBER_BYTES = 16  # 9 of an element of a list, and those of the lists around it
+_QUICK_S = 0.004
 _MOST_LISTED = 256  # episodes of training fleets with more sub-environments are not stored one by one
 
 
@@ -85,11 +91,13 @@ class HostedFleet:
 
     Attributes:
         seq: How many events it made.
-        last: Key and reply of the last event, or `None`.
+        last: Key and packed reply of the last event, or `None`.
         touched_at: When it was used last.
         is_open: Whether it may be used; one that left the memory is built again.
         is_behind: Whether events in the database are yet to be made again here.
         snapshot_seq: Count at the last snapshot.
+        most_body_bytes: Size limit of a call's body, by what its actions, rows and seeds can take.
+        is_quick: Whether its last call took so little time that the event loop may make the next one.
         readable: Attributes of its sub-environments that participants may read.
         num_processes: Worker processes that it has.
         when_closed: Called once when it is closed.
@@ -99,7 +107,7 @@ class HostedFleet:
         self.fleet_id, self.user_id, self.config = fleet_id, user_id, config
         self.lock = threading.Lock()
         self.seq, self.snapshot_seq = 0, 0
-        self.last: tuple[bytes, Any] | None = None
+        self.last: tuple[bytes, bytes] | None = None
         self.touched_at = 0.0
         self.is_open, self.is_behind = True, False
         self.when_closed: Callable[[], object] = bool
@@ -116,6 +124,9 @@ class HostedFleet:
             penalty=config.penalty,
         )
         self._every = np.arange(config.num_envs)
+        numbers = sum(math.prod(leaf.shape) for leaf in SpaceLayout(self.fleet.single_action_space).leaves)
+        self.most_body_bytes = _FIELD_BYTES + config.num_envs * (numbers + 2) * _NUMBER_BYTES
+        self.is_quick = False
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
         """Return an event as it is stored: with its time, and with the seeds that the service draws.
@@ -155,6 +166,7 @@ class HostedFleet:
             EnvFailed: An environment raised; the fleet must not be used any more.
         """
         makers = {"reset": self._reset, "step": self._step}
+        begun_s = time.thread_time()
         try:
             made = makers[event["do"]](event)
         except (InvalidArgument, ResetNeeded, EnvFailed):
@@ -163,6 +175,7 @@ class HostedFleet:
             raise failed(error) from error
         self.seq += 1
         made.reply["seq"] = self.seq
+        self.is_quick = self.can_save and time.thread_time() - begun_s < _QUICK_S
         return made
 
     def _reset(self, event: Mapping[str, Any]) -> Made:

@@ -12,7 +12,7 @@ from typing import Any
 from envfleet.errors import InvalidArgument
 from envfleet.remote.codec import unpack
 from envfleet.service.database.store import Store
-from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet
+from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, pack_reply
 from envfleet.service.hosting.process_room import ProcessRoom
 from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound, cause_of
@@ -160,7 +160,7 @@ class Memory:
             raise _closed(hosted.fleet_id)
         while events := self._store.events(hosted.fleet_id, hosted.seq, _CHUNK):
             for _, key, body in events:
-                self._make_again(hosted, key, unpack(body))
+                last = key, self._make_again(hosted, unpack(body))
                 if time.monotonic() > deadline:
                     done, of = hosted.seq, self._store.count_events(hosted.fleet_id)
                     raise Busy(
@@ -168,16 +168,17 @@ class Memory:
                         "again, and it continues",
                         retry_after_s=1.0,
                     )
+            hosted.last = last[0], pack_reply(last[1])
             if len(events) < _CHUNK:
                 break
         hosted.is_behind = False
 
-    def _make_again(self, hosted: HostedFleet, key: bytes, event: Mapping[str, Any]) -> None:
+    def _make_again(self, hosted: HostedFleet, event: Mapping[str, Any]) -> dict[str, Any]:
         if event["do"] == CLOSE:
             self.drop(hosted)
             raise _closed(hosted.fleet_id)
         try:
-            hosted.last = key, hosted.make(event).reply
+            return hosted.make(event).reply
         except Exception as error:
             self.drop(hosted)
             raise EnvFailed(

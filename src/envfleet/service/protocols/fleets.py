@@ -10,7 +10,8 @@ from envfleet.remote.codec import pack
 from envfleet.service.hosting.hosted import FleetConfig
 from envfleet.service.offers import find_offer
 from envfleet.service.protocols.requests import BINARY, BinaryRoute, caller, read, reply_with, service_of
-from envfleet.service.protocols.schemas import CreateFleet, ResetFleet, StepFleet
+from envfleet.service.protocols.schemas import CreateFleet
+from envfleet.service.refusals import NotFound
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 scores_router = APIRouter(prefix="/api/v2", tags=["fleets"])
@@ -37,7 +38,7 @@ async def create_fleet(request: Request) -> Response:
         with service.fleets.use(identity.user_id, fleet) as hosted:
             return pack(hosted.describe())
 
-    return reply_with(await service.run(identity, "create", work), status=201)
+    return reply_with(await service.run(identity, "create", work, computes=False), status=201)
 
 
 @router.get("/fleets", response_class=Response)
@@ -58,42 +59,30 @@ async def get_fleet(fleet: str, request: Request) -> Response:
         with service.fleets.use(identity.user_id, fleet) as hosted:
             return pack(hosted.describe())
 
-    return reply_with(await service.run(identity, "get", work))
+    return reply_with(await service.run(identity, "get", work, computes=False))
+
+
+# `FleetCalls` answers the next two before they come here. Their routes describe them, and refuse other methods.
 
 
 @router.post("/fleets/{fleet}/reset", openapi_extra=BINARY, response_class=Response)
 async def reset_fleet(fleet: str, request: Request) -> Response:
     """Reset a fleet, or some rows of it."""
-    return await _call(fleet, request, "reset", ResetFleet)
+    raise NotFound(f"fleet {fleet[:80]!r} does not exist")
 
 
 @router.post("/fleets/{fleet}/step", openapi_extra=BINARY, response_class=Response)
 async def step_fleet(fleet: str, request: Request) -> Response:
     """Step a fleet, or some rows of it."""
-    return await _call(fleet, request, "step", StepFleet)
-
-
-async def _call(fleet: str, request: Request, verb: str, schema: type[ResetFleet | StepFleet]) -> Response:
-    """Have a fleet do something; the fields of the body are those of the event."""
-    service, identity = await caller(request)
-    body = await request.body()  # after authentication
-
-    def work() -> tuple[bytes, bool]:
-        asked = read(schema, body)
-        event = {"do": verb, **{name: value for name, value in asked if name not in ("seq", "key")}}
-        most_steps = service.quotas.limits(identity)[1]
-        user_id = identity.user_id
-        return service.fleets.call(user_id, fleet, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
-
-    reply, is_stored = await service.run(identity, verb, work)
-    return reply_with(reply, is_stored=is_stored)
+    raise NotFound(f"fleet {fleet[:80]!r} does not exist")
 
 
 @router.post("/fleets/{fleet}/close", response_class=Response)
 async def close_fleet(fleet: str, request: Request) -> Response:
     """Close a fleet; its running episodes are abandoned."""
     service, identity = await caller(request)
-    await service.run(identity, "close", lambda: service.fleets.close_fleet(identity.user_id, fleet))
+    user_id = identity.user_id
+    await service.run(identity, "close", lambda: service.fleets.close_fleet(user_id, fleet), computes=False)
     return reply_with(pack({}))
 
 

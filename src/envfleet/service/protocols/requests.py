@@ -6,17 +6,23 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
-from envfleet.errors import InvalidArgument
+from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.remote.codec import MEDIA_TYPE, unpack
+from envfleet.service.protocols.packed import check_packed
 from envfleet.service.protocols.schemas import Schema
-from envfleet.service.refusals import describe
+from envfleet.service.refusals import OutOfStep, answer_to, describe
 from envfleet.service.service import Service
 from envfleet.service.users.auth import Identity
 
 _S = TypeVar("_S", bound=Schema)
+REFUSED: tuple[type[Exception], ...] = (EnvfleetError, SQLAlchemyError, TimeoutError)
+"""Errors that are answered, besides those of HTTP."""
+
 BINARY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
 }
@@ -55,13 +61,25 @@ def read(schema: type[_S], body: bytes, *, is_json: bool = False) -> _S:
     """Return a request's body, checked.
 
     Raises:
-        WireError: The body is not MessagePack although it must be.
+        WireError: The body is not MessagePack although it must be, or has too many elements or levels.
         InvalidArgument: It is something else than `schema` says.
     """
     try:
-        return schema.model_validate_json(body) if is_json else schema.model_validate(unpack(body))
+        if is_json:
+            return schema.model_validate_json(body)
+        check_packed(body)
+        return schema.model_validate(unpack(body))
     except ValidationError as error:
         raise InvalidArgument(describe(error.errors())) from error
+
+
+def refuse(service: Service, error: Exception) -> JSONResponse:
+    """Return the answer to an error, and count it."""
+    status, code, detail, retry_after_s = answer_to(error)
+    service.metrics.denials.labels(code).inc()
+    headers = None if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
+    more = {"seq": error.seq} if isinstance(error, OutOfStep) else {}
+    return JSONResponse({"code": code, "detail": detail, **more}, status, headers)
 
 
 def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:

@@ -44,7 +44,7 @@ async def _look(fleet: str, request: Request, verb: str, look: Any) -> Response:
                     service.fleets.drop(hosted)
                 raise failed(error) from error
 
-    return reply_with(await service.run(identity, verb, work))
+    return reply_with(await service.run(identity, verb, work, computes=False))
 
 
 def _attribute(hosted: HostedFleet, name: str) -> list[Any]:
