@@ -20,10 +20,11 @@ from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
 from tests.waiting import PATIENCE_S
 
-from envfleet.service.bodies import BodyRoom
+from envfleet.service.bodies import Body, BodyRoom
 from envfleet.service.connections import PatientConnection
 from envfleet.service.gate import BATCHES, Gate
 from envfleet.service.metrics import Metrics
+from envfleet.service.refusals import Busy
 from envfleet.service.service import Service
 from envfleet.service.web import account, administration
 
@@ -194,3 +195,28 @@ def test_connections_that_wait_or_send_a_body_are_kept(http: httpx.Client, ann: 
     connection.send(b"}")
     assert connection.getresponse().status == 200
     connection.close()
+
+
+def test_unread_bodies_are_bounded_in_total_and_by_token() -> None:
+    """Bodies that are sent in halves hold memory, for as long as their clients like."""
+    room, size = BodyRoom(total_bytes=5 * 2**20, own_bytes=3 * 2**20), 2**20 + 2**16
+
+    async def send_half(token: bytes) -> Body:
+        message = {"type": "http.request", "body": bytes(size), "more_body": True}
+        scope = {"type": "http", "headers": [(b"authorization", token)]}
+        body = Body(scope, AsyncMock(return_value=message), room, patience_s=PATIENCE_S)
+        await body.receive(2**30, PATIENCE_S)
+        return body
+
+    async def main() -> None:
+        mine = [await send_half(b"ann") for _ in range(3)]
+        with pytest.raises(Busy, match="with this token"):
+            await send_half(b"ann")
+        others = [await send_half(b"bob") for _ in range(2)]
+        with pytest.raises(Busy, match="by all users"):
+            await send_half(b"cleo")
+        for body in (*mine, *others):
+            body.release()
+        await send_half(b"ann")
+
+    asyncio.run(main())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 
 import envfleet
@@ -173,6 +175,25 @@ def test_errors_have_a_detail(ann: Caller, path: str, body: dict[str, Any], stat
     response = ann.json(path, **body)
     assert response.status_code == status
     assert isinstance(response.json()["detail"], str)
+
+
+def test_many_unknown_episodes_cost_few_queries(running: tuple[httpx.Client, Service], ann: Caller) -> None:
+    queries = 0
+
+    def count(*_: Any) -> None:
+        nonlocal queries
+        queries += 1
+
+    actions = [{"episode_id": f"{number:024x}-0-0", "action": 0} for number in range(5_000)]
+    engine = running[1].store.engine
+    sa.event.listen(engine, "before_cursor_execute", count)
+    try:
+        answer = ann.json("/episode/vectorized_step", episode_actions=actions)
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", count)
+    assert answer.status_code < 500, answer.text
+    assert "does not exist" in answer.text
+    assert queries < 100
 
 
 def test_an_unknown_action_is_refused_in_words(ann: Caller) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from envfleet.service.database.models import Attempt, Base, FleetEvent, FleetRow
 
 _BUSY_TIMEOUT_MS = 30_000
 _FORGOTTEN_AT_ONCE = 20
+_MOST_IDS = 500  # in a query; SQLite has a limit of parameters
 DAY_S = 86_400
 _PASSWORD = re.compile(r"(?<=://)\S+(?=@)")
 """User and password of a URL; the text need not be a URL otherwise."""
@@ -149,6 +151,16 @@ class Store:
     def load_fleet(self, fleet_id: str) -> dict[str, Any] | None:
         """Read a fleet's own row, all columns."""
         return next(iter(self.rows(sa.select(FleetRow.__table__).where(FleetRow.id == fleet_id))), None)
+
+    def select_known(self, user_id: int, fleet_ids: Collection[str]) -> set[str]:
+        """Return those of the ids that are fleets of the user, open or closed."""
+        ids, known = list(fleet_ids), set[str]()
+        with self.engine.connect() as connection:
+            for first in range(0, len(ids), _MOST_IDS):
+                chunk = ids[first : first + _MOST_IDS]
+                query = sa.select(FleetRow.id).where(FleetRow.user_id == user_id, FleetRow.id.in_(chunk))
+                known.update(connection.execute(query).scalars())
+        return known
 
     def load_snapshot(self, fleet_id: str) -> tuple[int, bytes] | None:
         """Read `(seq, body)` of a fleet's last snapshot, if there is one."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
@@ -79,6 +79,11 @@ class Fleets:
             EnvfleetError: As `use`.
         """
         return self._memory.bring(user_id, fleet_id)
+
+    def select_known(self, user_id: int, fleet_ids: Collection[str]) -> set[str]:
+        """Return those of the ids that are fleets of the user, in a few queries for any number of ids."""
+        held = {fleet_id for fleet_id in fleet_ids if self._memory.get(fleet_id) is not None}
+        return held | self._store.select_known(user_id, set(fleet_ids) - held)
 
     # ------------------------------------------------------------------ making and finding
 

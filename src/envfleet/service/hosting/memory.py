@@ -160,15 +160,16 @@ class Memory:
             raise _closed(hosted.fleet_id)
         while events := self._store.events(hosted.fleet_id, hosted.seq, _CHUNK):
             for _, key, body in events:
-                last = key, self._make_again(hosted, unpack(body))
+                reply = self._make_again(hosted, unpack(body))
                 if time.monotonic() > deadline:
+                    hosted.last = key, pack_reply(reply)
                     done, of = hosted.seq, self._store.count_events(hosted.fleet_id)
                     raise Busy(
                         f"fleet {hosted.fleet_id!r} is being brought back, {done} of {of} calls are made again: try "
                         "again, and it continues",
                         retry_after_s=1.0,
                     )
-            hosted.last = last[0], pack_reply(last[1])
+            hosted.last = key, pack_reply(reply)
             if len(events) < _CHUNK:
                 break
         hosted.is_behind = False

@@ -270,8 +270,11 @@ class EpisodeCalls:
                 results[place] = InvalidArgument("the episode is named twice in one call")
             else:
                 groups[parts[1]][int(parts[2])] = place
+        known = self._fleets.select_known(self._identity.user_id, groups) if len(groups) > 1 else groups.keys()
         for fleet_id, places in groups.items():
             try:
+                if fleet_id not in known:
+                    raise NotFound(f"fleet {fleet_id[:80]!r} does not exist")
                 with self._fleets.use(self._identity.user_id, fleet_id) as fleet:
                     if fleet.config.kind != "episodes" or max(places) >= fleet.config.num_envs:
                         raise NotFound("the episode does not exist")
