@@ -121,7 +121,7 @@ def test_steps_are_sent_without_waiting(make: Any, monkeypatch: pytest.MonkeyPat
 def test_envpool_returns_those_that_are_ready() -> None:
     import envpool
 
-    vector_env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=6, batch_size=2, seed=3)
+    vector_env: Any = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=6, batch_size=2, seed=3)
     own = make_envpool(6)
     with envfleet.adopt(vector_env, record_episodes=True) as fleet:
         assert fleet.batch_size == 2
@@ -160,7 +160,7 @@ def test_batches_that_cannot_be_sent_are_refused() -> None:
     import envpool
     from ale_py.vector_env import AtariVectorEnv
 
-    uneven = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=5, batch_size=2)
+    uneven: Any = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=5, batch_size=2)
     with pytest.raises(InvalidArgument, match="num_envs must be a multiple: make it with batch_size=num_envs"):
         envfleet.adopt(uneven)
     atari = AtariVectorEnv(game="pong", num_envs=4, batch_size=2)
@@ -242,7 +242,10 @@ def test_what_is_no_vector_environment(given: Any) -> None:
 
 
 def test_a_fleet_is_a_fleet_already() -> None:
-    with envfleet.make(CountingEnv, 2, backend="serial") as fleet, pytest.raises(InvalidArgument, match="as it is"):
+    with (
+        envfleet.make(CountingEnv, 2, backend="serial") as fleet,
+        pytest.raises(InvalidArgument, match="needs no adoption"),
+    ):
         envfleet.adopt(fleet)
 
 

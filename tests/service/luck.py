@@ -33,4 +33,4 @@ class Luck(gym.Env[Any, Any]):
 def register() -> None:
     """Register the environment, if it is not yet."""
     if LUCK not in gym.registry:
-        gym.register(LUCK, Luck, disable_env_checker=True)
+        gym.register(LUCK, "tests.service.luck:Luck", disable_env_checker=True)

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 from tests.service.luck import LUCK, PENALTY, register
 from tests.service.serving import make_settings, serve_here
@@ -202,7 +203,7 @@ def test_equal_scores_share_a_rank(here: Process) -> None:
         for k, (who, score, void) in enumerate(played)
     ]  # fmt: skip
     with here.store.engine.begin() as connection:
-        connection.execute(Attempt.__table__.insert(), rows)
+        connection.execute(sa.insert(Attempt), rows)
     board = here.scores.board(LUCK)
     assert [(row["rank"], row["user"], row["score"], row["attempts"], row["ended_at"]) for row in board] == [
         (1, "ann", 3.0, 3, 4.0),  # the first of two equal attempts

@@ -42,7 +42,7 @@ def test_running_statistics_equal_the_wrappers(env_id: str, backend: str, num_en
         envfleet.make(env_id, num_envs, backend=backend) as plain,
         envfleet.make(env_id, num_envs, backend=backend, transforms=NORMALIZED) as fleet,
     ):
-        wrapped = vector.NormalizeReward(vector.NormalizeObservation(plain), gamma=0.9)
+        wrapped: Any = vector.NormalizeReward(vector.NormalizeObservation(plain), gamma=0.9)
         np.testing.assert_array_equal(wrapped.reset(seed=3)[0], fleet.reset(seed=3)[0])
         fleet.action_space.seed(0)
         for _ in range(60):
@@ -60,7 +60,9 @@ def test_actions_equal_the_wrappers(scale: float) -> None:
         envfleet.make(PENDULUM, 3, backend="native") as plain,
         envfleet.make(PENDULUM, 3, backend="native", transforms=[RescaleAction(-2.0, 0.5), ClipAction()]) as clipped,
     ):
-        wrapped = vector.ClipAction(vector.RescaleAction(plain, np.float32(-2.0), np.float32(0.5)))
+        wrapped = vector.ClipAction(
+            vector.RescaleAction(plain, np.array([-2.0], np.float32), np.array([0.5], np.float32))
+        )
         assert clipped.single_action_space == wrapped.single_action_space
         wrapped.reset(seed=1)
         clipped.reset(seed=1)

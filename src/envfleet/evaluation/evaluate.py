@@ -15,7 +15,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from envfleet.envs.film import save_film
 from envfleet.errors import InvalidArgument
 from envfleet.evaluation.episodes import BlockPolicy, EpisodeRunner, EpisodeSchedule, Policy
 from envfleet.evaluation.policies import AnyPolicy, name_policy, read_policy
@@ -53,6 +52,7 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
     path: str | Path | None = None,
     films: str | Path | None = None,
     batch_rows: int = 32,
+    repeat_failed: bool = True,
     progress: Progress | None = None,
     **make_options: Any,
 ) -> EvaluationResult:
@@ -60,8 +60,8 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
 
     Episode `i` starts from `seeds[i]` and is played to its end, whatever the backend and `num_envs`, and however slow
     others are. An episode whose environment or worker fails is played again from the same seed, until the fleet's
-    `max_restarts` are used up. Results differ only if the policy draws random numbers of its own, or the environment
-    ignores its seed.
+    `max_restarts` are used up; fleets made here have `on_failure="restart"`. Results differ only if the policy draws
+    random numbers of its own, or the environment ignores its seed.
 
     Args:
         policy: `"random"`; the path of a saved agent or of a run; a function of a batch of observations; or an object
@@ -81,6 +81,7 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
             with `render_mode="rgb_array"`. A fleet must have been made with it.
         batch_rows: Number of observations that the policy always gets at once; rows without an episode repeat an older
             observation. A fixed number keeps the last bits of a network's outputs the same for every `num_envs`.
+        repeat_failed: False to count an episode that fails as truncated at that step, instead of playing it again.
         progress: Called after episodes end with a text and the share of finished episodes.
         **make_options: Options of `envfleet.make`, such as `backend` and `workers`, and arguments of the environment.
 
@@ -106,7 +107,9 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
         check_writable(Path(films) / "worst.gif")
     if results.missing:
         with _open(plan, num_envs, results.missing, make_options) as fleet:
-            play_episodes(fleet, plan, results, policy, block_rows=block_rows, progress=progress)
+            play_episodes(
+                fleet, plan, results, policy, block_rows=block_rows, repeat_failed=repeat_failed, progress=progress
+            )
     made = _film(plan, results, policy, Path(films), block_rows, make_options) if films is not None else ()
     return results.result(made)
 
@@ -294,6 +297,7 @@ def play_episodes(
     policy: AnyPolicy,
     *,
     block_rows: int,
+    repeat_failed: bool,
     progress: Progress | None = None,
 ) -> None:
     """Play the episodes that have no result yet, and add their results."""
@@ -301,6 +305,7 @@ def play_episodes(
     schedule = EpisodeSchedule(results.missing, fleet.num_envs, block_rows=block_rows, tasks=plan.task_of)
     acting = read_policy(policy, fleet.single_action_space)
     runner = _Runner(fleet, plan, schedule, acting, block_rows, results.add)
+    runner.repeats_lost = repeat_failed
     try:
         for ended in runner.play():
             if len(ended):
@@ -358,6 +363,8 @@ def _film(
     make_options: dict[str, Any],
 ) -> tuple[Path, ...]:
     """Play the worst and the best episode again and write their films."""
+    from envfleet.envs.film import save_film
+
     result = results.result()
     with _open_for_film(plan, make_options) as fleet:
         if fleet.render_mode != "rgb_array":

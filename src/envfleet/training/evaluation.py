@@ -253,7 +253,9 @@ def evaluate_returns(
     with opening as opened:
         env_spaces = opened.single_observation_space, opened.single_action_space
         check_spaces(spaces_of(policy), "the agent", env_spaces, "the environment")
-        found = envfleet.evaluate(policy, opened, episodes=episodes, seeds=seeds, batch_rows=BLOCK_ROWS)
+        found = envfleet.evaluate(
+            policy, opened, episodes=episodes, seeds=seeds, batch_rows=BLOCK_ROWS, repeat_failed=False
+        )
     low, high = float(found.returns.min()), float(found.returns.max())
     interval = found.return_interval
     return MeanReturn(name_source(env), seed, episodes, found.mean_return, interval, low, high, found.mean_length)

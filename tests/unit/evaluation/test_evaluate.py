@@ -108,6 +108,9 @@ def test_an_environment_that_always_fails_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(RestartBudgetSpent):
         envfleet.evaluate(follow, Broken, episodes=4, backend="serial", num_envs=4, max_restarts=2, path=path)
     assert "3" not in json.loads(path.read_text(encoding="utf-8"))["episodes"]
+    result = envfleet.evaluate(follow, Broken, episodes=4, backend="serial", num_envs=4, repeat_failed=False)
+    assert result.truncated[3]
+    assert result.lengths[3] == 1
 
 
 def test_policies_come_in_every_form(expected: Any) -> None:

@@ -200,7 +200,7 @@ def test_wrong_calls_are_refused() -> None:
     env.reset(options={"params": None})
     with pytest.raises(InvalidArgument, match="unknown setting 'modes'"):
         env.reset(options={"params": {"modes": 1}})
-    with pytest.raises(InvalidArgument, match="their sum"):
+    with pytest.raises(InvalidArgument, match="add up to more than 1"):
         env.reset(options={"params": {"defense_share": 0.7}})
     env.reset(options={"params": {"defense_share": 0.3}})
     for action in (np.zeros(8), np.full((2, 4), np.nan)):
