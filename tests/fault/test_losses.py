@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL, Backend
+from tests.fault.programs import is_running
 from tests.waiting import PATIENCE_S, wait_until
 
 from envfleet.errors import CallTimeout, SubEnvError
@@ -40,9 +40,9 @@ def fleet_of(num_envs: int = 4, workers: int = 2, **options: Any) -> Any:
 
 def kill(fleet: Any, worker: int) -> None:
     """Kill a worker and wait for its end."""
-    process = psutil.Process(fleet.stats().workers[worker].pid)
-    process.kill()
-    wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+    pid = fleet.stats().workers[worker].pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(pid))
 
 
 def wait_for_rows(fleet: Any) -> None:

@@ -87,7 +87,8 @@ def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env
 def test_a_replay_of_the_json_protocol(service: Service, ann: Caller) -> None:
     config = {"env_type": "DegradationEnv"}
     made = ann.json("/vectorized/episodes/create", env_config=config, num_envs=2).json()
-    ids, seen = made["episode_ids"], []
+    ids = ann.json("/episode/vectorized_reset", episode_ids=made["episode_ids"], seeds=[1, 2]).json()["new_episode_ids"]
+    seen = []
     for number in range(6):
         flights = (10, 3)[number % 2]
         asked = [{"episode_id": ids[0], "action": 0, "step_size": 10}]
@@ -95,7 +96,7 @@ def test_a_replay_of_the_json_protocol(service: Service, ann: Caller) -> None:
         reply = ann.json("/episode/vectorized_step", episode_actions=[*asked, mine] if number != 2 else [mine]).json()
         seen.append((reply["observations"][-1], reply["rewards"][-1]))
     ann.json("/episode/step", episode_id=ids[1], action=2)
-    (episode,) = episodes_of(service, made["vectorized_group_id"])
+    (episode,) = [one for one in episodes_of(service, made["vectorized_group_id"]) if one["env_index"] == 1]
     replay = Replays(service.store, service.fleets).make(episode)
     assert isinstance(replay.log, EngineLog)
     assert replay.log.reason == 1
