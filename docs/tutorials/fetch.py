@@ -61,8 +61,8 @@ class Fetch(ParallelEnv):
 
     def render(self) -> Any:
         frame = np.full((16, 16 * self.size, 3), 255, np.uint8)
-        for place, colour in zip((self._ball, *self._places), ((0, 0, 0), (220, 60, 40), (40, 90, 220)), strict=True):
-            frame[2:14, 16 * place + 2 : 16 * place + 14] = colour
+        for place, color in zip((self._ball, *self._places), ((0, 0, 0), (220, 60, 40), (40, 90, 220)), strict=True):
+            frame[2:14, 16 * place + 2 : 16 * place + 14] = color
         return frame
 
 

@@ -126,10 +126,10 @@ def _build(blueprint: Blueprint, reason: str, make_transport: MakeTransport, cou
     options = dataclasses.replace(blueprint.options, seed=seed)
     plan, builders = plan_workers(options, blueprint.num_envs, reason=reason, count=count), blueprint.builders(seed)
     shared = read_shared(options.shared) if options.shared else {}
-    travelling = dataclasses.replace(options, shared=None, ray_options=None)  # workers get shared data by descriptor
+    traveling = dataclasses.replace(options, shared=None, ray_options=None)  # workers get shared data by descriptor
     plans, start = [], 0
     for worker, size in enumerate(plan.envs_per_worker):
-        plans.append(GroupPlan(worker, range(start, start + size), tuple(builders[start : start + size]), travelling))
+        plans.append(GroupPlan(worker, range(start, start + size), tuple(builders[start : start + size]), traveling))
         start += size
     return WorkersEngine(plans, plan, options, make_transport(plans, shared))
 

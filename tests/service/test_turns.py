@@ -64,7 +64,7 @@ def test_a_user_computes_one_call_at_a_time(tmp_path: Path) -> None:
     assert most == 1
 
 
-def test_a_cancelled_call_leaves_its_place(tmp_path: Path) -> None:
+def test_a_canceled_call_leaves_its_place(tmp_path: Path) -> None:
     turns = Turns(make_settings(tmp_path))
 
     async def main() -> None:

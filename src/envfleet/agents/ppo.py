@@ -21,7 +21,7 @@ from envfleet.agents.hyperparameters import Activation, NetworkConfig, NotNegati
 from envfleet.agents.means import Means
 from envfleet.agents.networks import ActorCritic, check_normalizable
 from envfleet.agents.optimizer import Adam, layer_table, make_workspace
-from envfleet.fleet.rollout import Rollout, generalised_advantages
+from envfleet.fleet.rollout import Rollout, generalized_advantages
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.native.blas import one_blas_thread
 
@@ -184,7 +184,7 @@ class PPO(RolloutAgent[PPOConfig]):
         if len(episodes):
             final_values = self._values(self._inputs(self.pack(episodes.observations)))
             next_values[episodes.steps, episodes.env_indices] = final_values
-        columns = generalised_advantages(
+        columns = generalized_advantages(
             rollout.rewards.astype(np.float32), values, next_values, rollout.terminated, rollout.truncated,
             rollout.is_reset, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda,
         )  # fmt: skip

@@ -186,20 +186,20 @@ def envs(
     ] = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """List the registered environments, by namespace; kernels are marked."""
-    from envfleet.bench.catalogue import catalogue, show_catalogue
+    from envfleet.bench.catalog import catalog, show_catalog
 
     for name in modules:
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise InvalidArgument(f"--import {name}: it cannot be imported ({error}). Install it first.") from error
-    specs = catalogue(pattern)
+    specs = catalog(pattern)
     if not specs:
         raise InvalidArgument(
             f"no registered id contains {pattern!r}. Environments of other packages register when their module is "
             "imported: envfleet envs --import ale_py."
         )
-    show_catalogue(specs, make_console())
+    show_catalog(specs, make_console())
 
 
 @app.command()

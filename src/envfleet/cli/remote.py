@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from envfleet.remote.service_link import ServiceLink
 
 _MOST_FLEETS = 12  # that are asked for their episodes
-_NEIGHBOURS = 5  # lines of a leaderboard
+_NEIGHBORS = 5  # lines of a leaderboard
 
 
 def status(
@@ -163,9 +163,9 @@ def _episodes(link: ServiceLink, fleet: Mapping[str, Any]) -> tuple[str, ...]:
 def _board(env: str, rows: Sequence[Mapping[str, Any]], user: str) -> RenderableType:
     """Return a leaderboard, shortened to the lines around the user."""
     mine = next((k for k, row in enumerate(rows) if row["user"] == user), 0)
-    first = max(0, min(mine - _NEIGHBOURS // 2, len(rows) - _NEIGHBOURS))
+    first = max(0, min(mine - _NEIGHBORS // 2, len(rows) - _NEIGHBORS))
     table = make_table(f"{env}: best attempts", "rank", "score", "attempts")
-    for row in rows[first : first + _NEIGHBOURS]:
+    for row in rows[first : first + _NEIGHBORS]:
         figures = (str(row["rank"]), f"{row['score']:,.1f}", f"{row['attempts']:,}")
         table.add_row(escape(str(row["user"])), *figures, style="bold" if row["user"] == user else None)
     return table

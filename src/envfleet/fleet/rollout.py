@@ -122,7 +122,7 @@ class Rollout:
         names = ("values", "next_values", "terminated", "truncated", "is_reset")
         arrays = [np.asarray(getattr(self, name)) for name in names]
         rewards = np.asarray(self.rewards).astype(np.float32)
-        return generalised_advantages(rewards, *arrays, gamma=gamma, gae_lambda=gae_lambda)
+        return generalized_advantages(rewards, *arrays, gamma=gamma, gae_lambda=gae_lambda)
 
     @property
     def observations(self) -> Any:
@@ -135,7 +135,7 @@ class Rollout:
         return map_arrays(self.all_observations, lambda array: array[-1])
 
 
-def generalised_advantages(
+def generalized_advantages(
     rewards: NDArray[Any],
     values: NDArray[Any],
     next_values: NDArray[Any],

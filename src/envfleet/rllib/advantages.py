@@ -13,7 +13,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
-from envfleet.fleet.rollout import generalised_advantages
+from envfleet.fleet.rollout import generalized_advantages
 from envfleet.rllib.passes import in_parts
 from envfleet.rllib.rollout import PackedRollout
 
@@ -72,7 +72,7 @@ class EstimateAdvantages(ConnectorV2):
         )  # fmt: skip
         no_resets = np.zeros(shape, np.bool_)  # their advantages are not used
         arrays = [*(tensor.cpu().numpy() for tensor in tensors), no_resets]
-        estimated, _ = generalised_advantages(*arrays, gamma=self._config.gamma, gae_lambda=self._config.lambda_)
+        estimated, _ = generalized_advantages(*arrays, gamma=self._config.gamma, gae_lambda=self._config.lambda_)
         return torch.from_numpy(estimated).to(values.device).flatten()
 
     def _rows(self, is_sample: Tensor) -> Tensor | slice:

@@ -104,9 +104,9 @@ def place(state: Any, observation: Sequence[float], keep_mode: bool) -> None:
     """
     for racket, first in ((RACKET_ONE, 0), (RACKET_TWO, _POSE)):
         x, y, *others = observation[first : first + _POSE]
-        place_body(state, racket, (x + c.CENTRE_X, y + c.CENTRE_Y, *others))
+        place_body(state, racket, (x + c.CENTER_X, y + c.CENTER_Y, *others))
     x, y, velocity_x, velocity_y = observation[2 * _POSE : 2 * _POSE + 4]
-    teleport(state, PUCK, F(x + c.CENTRE_X), F(y + c.CENTRE_Y), state.angle[PUCK])
+    teleport(state, PUCK, F(x + c.CENTER_X), F(y + c.CENTER_Y), state.angle[PUCK])
     set_velocity(state, PUCK, F(velocity_x), F(velocity_y))
     if keep_mode:
         state.holds[:] = np.asarray(observation[16:18], np.int64)

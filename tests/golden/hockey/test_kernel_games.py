@@ -37,9 +37,9 @@ def test_tables_are_what_box2d_makes_of_the_outlines() -> None:
         assert (shapes.CENTROID_X[k], shapes.CENTROID_Y[k]) == tuple(shape.centroid)
     for k, body in enumerate(bodies[8:]):
         assert body.mass == (*constants.RACKET_MASSES, constants.PUCK_MASS)[k]
-        assert tuple(body.localCenter) == (shapes.CENTRE_X[k], shapes.CENTRE_Y[k])
-        about_centre = body.inertia - body.mass * (body.localCenter.x**2 + body.localCenter.y**2)
-        np.testing.assert_allclose(shapes.INVERSE_INERTIA[k], 1 / about_centre, rtol=1e-5)
+        assert tuple(body.localCenter) == (shapes.CENTER_X[k], shapes.CENTER_Y[k])
+        about_center = body.inertia - body.mass * (body.localCenter.x**2 + body.localCenter.y**2)
+        np.testing.assert_allclose(shapes.INVERSE_INERTIA[k], 1 / about_center, rtol=1e-5)
         np.testing.assert_allclose(shapes.INVERSE_MASS[k], 1 / body.mass, rtol=1e-7)
 
 

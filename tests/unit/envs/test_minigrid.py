@@ -12,7 +12,7 @@ from envfleet.envs.frames import AGENT_COLOR, COLORS
 from envfleet.envs.minigrid.door_key import DoorKey5x5
 from envfleet.envs.minigrid.lava_crossing import LavaCrossing
 from envfleet.envs.minigrid.multi_room import MultiRoom
-from envfleet.envs.minigrid.world import EMPTY, GREEN_GOAL, GREY_WALL, LAVA, WALL
+from envfleet.envs.minigrid.world import EMPTY, GRAY_WALL, GREEN_GOAL, LAVA, WALL
 from envfleet.errors import InvalidArgument
 
 
@@ -46,7 +46,7 @@ def test_the_time_limit_ends_an_episode_without_reward() -> None:
 
 def test_worlds_may_have_fewer_rooms() -> None:
     env = begin(MultiRoom, 0, num_rooms=1)
-    assert set(np.unique(env.state.cells)) == {EMPTY, GREY_WALL, GREEN_GOAL}
+    assert set(np.unique(env.state.cells)) == {EMPTY, GRAY_WALL, GREEN_GOAL}
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_rooms", 7), ("num_rooms", 0), ("max_room_size", 3)])

@@ -18,7 +18,7 @@ import envfleet
 from envfleet.agents import PPO, Collector, PPOConfig, Rollout
 from envfleet.agents.networks import RunningMoments
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.rollout import generalised_advantages
+from envfleet.fleet.rollout import generalized_advantages
 
 
 def column(*values: float) -> NDArray[np.float64]:
@@ -32,7 +32,7 @@ def flags(*values: int) -> NDArray[np.bool_]:
 def test_constant_rewards_and_a_critic_that_knows() -> None:
     gamma, value = 0.9, 10.0  # 1 / (1 - 0.9)
     values, nobody = np.full((20, 3), value), np.zeros((20, 3), np.bool_)
-    advantages, _ = generalised_advantages(
+    advantages, _ = generalized_advantages(
         np.ones((20, 3)), values, values, nobody, nobody, nobody, gamma=gamma, gae_lambda=0.95
     )
     assert np.allclose(advantages, 0, atol=1e-12)
@@ -41,7 +41,7 @@ def test_constant_rewards_and_a_critic_that_knows() -> None:
 def test_constant_errors_make_a_geometric_series() -> None:
     gamma, lambda_, steps = 0.99, 0.9, 30
     zeros, nobody = np.zeros((steps, 1)), np.zeros((steps, 1), np.bool_)
-    actual, _ = generalised_advantages(zeros + 1, zeros, zeros, nobody, nobody, nobody, gamma=gamma, gae_lambda=lambda_)
+    actual, _ = generalized_advantages(zeros + 1, zeros, zeros, nobody, nobody, nobody, gamma=gamma, gae_lambda=lambda_)
     ratio = gamma * lambda_
     expected = [(1 - ratio ** (steps - t)) / (1 - ratio) for t in range(steps)]
     assert actual[:, 0].tolist() == pytest.approx(expected)
@@ -58,7 +58,7 @@ def test_constant_errors_make_a_geometric_series() -> None:
 )
 def test_ends_with_rewards_alone(terminated: int, truncated: int, expected: list[float]) -> None:
     """With lambda 1 the advantage is the discounted sum of rewards up to the end, less the value."""
-    actual, _ = generalised_advantages(
+    actual, _ = generalized_advantages(
         column(1, 1, 1), column(0, 0, 0), column(0, 8 if truncated or terminated else 0, 8),
         flags(0, terminated, 0), flags(0, truncated, 0), flags(0, 0, 0), gamma=0.5, gae_lambda=1.0,
     )  # fmt: skip

@@ -131,7 +131,7 @@ def test_at_the_ends(way: str) -> None:
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86 assembly")
 @pytest.mark.parametrize("name", FILLS)
-def test_loops_are_vectorised(name: str) -> None:
+def test_loops_are_vectorized(name: str) -> None:
     """Products of packed doubles are in the loop's code; but not in a loop over the C library's functions."""
     assert len(packed_products(FILLS[name])) >= 12
     assert not packed_products(fill_with_libm)

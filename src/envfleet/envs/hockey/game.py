@@ -81,8 +81,8 @@ class HockeyGame:
         self._puck = puck.position.x, puck.position.y, puck.velocity.x, puck.velocity.y
         (x, y, angle, vx, vy, spin), (x_two, y_two, angle_two, vx_two, vy_two, spin_two) = self._poses
         puck_x, puck_y, puck_vx, puck_vy = self._puck
-        x, x_two, puck_x = x - c.CENTRE_X, x_two - c.CENTRE_X, puck_x - c.CENTRE_X
-        y, y_two, puck_y = y - c.CENTRE_Y, y_two - c.CENTRE_Y, puck_y - c.CENTRE_Y
+        x, x_two, puck_x = x - c.CENTER_X, x_two - c.CENTER_X, puck_x - c.CENTER_X
+        y, y_two, puck_y = y - c.CENTER_Y, y_two - c.CENTER_Y, puck_y - c.CENTER_Y
         hold, hold_two = self.world.holds if self.keep_mode else (0, 0)
         self._views = _VIEWS.pack(  # faster than making an array
             *(x, y, angle, vx, vy, spin, x_two, y_two, angle_two, vx_two, vy_two, spin_two),
@@ -144,9 +144,9 @@ class HockeyGame:
             )
         for racket, first in zip(self.world.rackets, (0, _POSE), strict=True):
             x, y, *others = values[first : first + _POSE].tolist()
-            racket.place((x + c.CENTRE_X, y + c.CENTRE_Y, *others))
+            racket.place((x + c.CENTER_X, y + c.CENTER_Y, *others))
         puck_x, puck_y, velocity_x, velocity_y = values[2 * _POSE : 2 * _POSE + 4].tolist()
-        self.world.puck.body.position = (puck_x + c.CENTRE_X, puck_y + c.CENTRE_Y)
+        self.world.puck.body.position = (puck_x + c.CENTER_X, puck_y + c.CENTER_Y)
         self.world.puck.body.linearVelocity = (velocity_x, velocity_y)
         if self.keep_mode:
             self.world.holds[:] = [int(steps) for steps in values[16:18]]

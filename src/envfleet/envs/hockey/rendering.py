@@ -25,8 +25,8 @@ METADATA = {"render_modes": [*_MODES], "render_fps": c.STEPS_PER_SECOND}
 """Gymnasium's `metadata` of the environments."""
 
 _SIZE = (c.PICTURE_WIDTH, c.PICTURE_HEIGHT)
-_SCALE = c.PIXELS_PER_METRE
-_CENTRE_RADIUS, _GOAL_RADIUS = 100, 75
+_SCALE = c.PIXELS_PER_METER
+_CENTER_RADIUS, _GOAL_RADIUS = 100, 75
 _GOAL_BOX_SIZE = (100, 200)
 _OUTLINE_WIDTH = 2
 
@@ -117,8 +117,8 @@ class Screen:
     def _draw(self, rackets: Sequence[Pose], puck: c.Point) -> pygame.Surface:
         """Draw with y downwards."""
         surface: pygame.Surface = self._ground.copy()
-        for pose, outline, colour in zip(rackets, c.RACKET_OUTLINES, c.RACKET_COLOURS, strict=True):
-            _polygon(surface, pose, outline, colour)
+        for pose, outline, color in zip(rackets, c.RACKET_OUTLINES, c.RACKET_COLORS, strict=True):
+            _polygon(surface, pose, outline, color)
         _circle(surface, c.BLACK, (puck[0] * _SCALE, puck[1] * _SCALE), c.PUCK_RADIUS_PIXELS)
         return surface
 
@@ -129,25 +129,25 @@ class Screen:
         surface = pygame.Surface(_SIZE, depth=32)
         surface.fill(c.WHITE)
         middle = (c.PICTURE_WIDTH / 2, c.PICTURE_HEIGHT / 2)
-        _circle(surface, c.CENTRE_COLOUR, middle, _CENTRE_RADIUS)
+        _circle(surface, c.CENTER_COLOR, middle, _CENTER_RADIUS)
         for x, box_x in ((50.0, 60), (550.0, 440)):
-            _circle(surface, c.GOAL_COLOUR, (x, middle[1]), _GOAL_RADIUS)
+            _circle(surface, c.GOAL_COLOR, (x, middle[1]), _GOAL_RADIUS)
             pygame.draw.rect(surface, c.WHITE, ((box_x, 140), _GOAL_BOX_SIZE))
         for (x, y), outline in c.BARRIERS:
             _polygon(surface, (x, y, 0.0), outline, c.BLACK)
         return surface
 
 
-def _circle(surface: pygame.Surface, colour: c.Colour, centre: c.Point, radius: int) -> None:
+def _circle(surface: pygame.Surface, color: c.Color, center: c.Point, radius: int) -> None:
     draw = load_pygame().draw
-    draw.circle(surface, colour, centre, radius)
-    draw.circle(surface, colour, centre, radius, _OUTLINE_WIDTH)
+    draw.circle(surface, color, center, radius)
+    draw.circle(surface, color, center, radius, _OUTLINE_WIDTH)
 
 
-def _polygon(surface: pygame.Surface, pose: Pose, outline: c.Outline, colour: c.Colour) -> None:
+def _polygon(surface: pygame.Surface, pose: Pose, outline: c.Outline, color: c.Color) -> None:
     x, y, angle = pose
     cos, sin = math.cos(angle), math.sin(angle)
     corners = [((x + cos * u - sin * v) * _SCALE, (y + sin * u + cos * v) * _SCALE) for u, v in outline]
     draw = load_pygame().draw
-    draw.polygon(surface, colour, corners)
-    draw.polygon(surface, colour, corners, _OUTLINE_WIDTH)
+    draw.polygon(surface, color, corners)
+    draw.polygon(surface, color, corners, _OUTLINE_WIDTH)

@@ -64,16 +64,16 @@ def draw_start(mode: int, starter: int, rng: np.random.Generator) -> tuple[float
         racket_x += rng.uniform(-width / 3, width / 6)
         racket_y += rng.uniform(-height / 4, height / 4)
     if mode == _DEFENSE:
-        puck_x = c.CENTRE_X + rng.uniform(0.0, width / 3)
-        puck_y = c.CENTRE_Y + 0.8 * rng.uniform(-height / 2, height / 2)
-        aim_y = c.CENTRE_Y + 0.6 * rng.uniform(-c.GOAL_HALF_HEIGHT, c.GOAL_HALF_HEIGHT)
+        puck_x = c.CENTER_X + rng.uniform(0.0, width / 3)
+        puck_y = c.CENTER_Y + 0.8 * rng.uniform(-height / 2, height / 2)
+        aim_y = c.CENTER_Y + 0.6 * rng.uniform(-c.GOAL_HALF_HEIGHT, c.GOAL_HALF_HEIGHT)
         return racket_x, racket_y, puck_x, puck_y, aim_y
     away = rng.uniform(1.0, 2.0)
-    puck_y = c.CENTRE_Y + rng.uniform(-1.0, 1.0)
+    puck_y = c.CENTER_Y + rng.uniform(-1.0, 1.0)
     is_one_starting = starter == 1 or mode == _SHOOTING
     if starter == 0 and mode == _NORMAL:
         is_one_starting = rng.random() < 0.5
-    puck_x = c.CENTRE_X - away if is_one_starting else c.CENTRE_X + away
+    puck_x = c.CENTER_X - away if is_one_starting else c.CENTER_X + away
     return racket_x, racket_y, puck_x, puck_y, 0.0
 
 
@@ -105,7 +105,7 @@ def push(
     """
     side, mass = (-1.0 if player else 1.0), c.RACKET_MASSES[player]
     force_x, force_y = _FULL_FORCES[player] * action_x, _FULL_FORCES[player] * action_y
-    beyond = x - c.CENTRE_X
+    beyond = x - c.CENTER_X
     forward = side * beyond
     damping = c.FAST_RACKET_LINEAR_DAMPING
     if forward > -c.STRIP_HALF_WIDTH:  # the racket is kept off the other half, whatever the action
@@ -186,11 +186,11 @@ def reward_terms(
         the step of a catch, else 0), and direction (positive when the puck flies towards the opponent).
     """
     side, closeness = (-1.0 if player else 1.0), 0.0
-    if side * (puck_x - c.CENTRE_X) < 0 and side * puck_velocity_x <= 0:
-        per_metre = c.CLOSENESS_TOTAL / (c.CLOSENESS_DISTANCE * limit / 2)
+    if side * (puck_x - c.CENTER_X) < 0 and side * puck_velocity_x <= 0:
+        per_meter = c.CLOSENESS_TOTAL / (c.CLOSENESS_DISTANCE * limit / 2)
         # The difference is float32 in the public environment.
         away_x, away_y = np.float64(_F(racket_x - puck_x)), np.float64(_F(racket_y - puck_y))
-        closeness = math.sqrt(away_x * away_x + away_y * away_y) * per_metre
+        closeness = math.sqrt(away_x * away_x + away_y * away_y) * per_meter
     touch = 1.0 if hold_steps == c.HOLD_STEPS else 0.0
     return closeness, touch, side * puck_velocity_x * (1 / (limit * c.MAX_PUCK_SPEED))
 

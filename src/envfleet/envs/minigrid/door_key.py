@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.minigrid.world import (
+    GRAY_WALL,
     GREEN_GOAL,
-    GREY_WALL,
     IN,
     KEY,
     LOCKED_DOOR,
@@ -37,10 +37,10 @@ class DoorKey(MiniGrid):
     def reset(state: MiniGrid.State, rng: np.random.Generator, params: Params) -> None:
         """Draw the wall, the agent, the door and the key, in this order."""
         height, width = state.cells.shape
-        begin(state, GREY_WALL)
+        begin(state, GRAY_WALL)
         state.cells[height - 2, width - 2] = GREEN_GOAL
         wall_x: Any = rng.integers(2, width - 2)
-        state.cells[:, wall_x] = GREY_WALL
+        state.cells[:, wall_x] = GRAY_WALL
         place_agent(state, rng, 0, 0, wall_x, height)
         state.cells[rng.integers(1, height - 2), wall_x] = LOCKED_DOOR + IN * YELLOW
         key_x, key_y = find_empty(state, rng, 0, 0, wall_x, height)

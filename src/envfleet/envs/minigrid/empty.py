@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minigrid.world import GREEN_GOAL, GREY_WALL, MiniGrid, begin, look, place_agent
+from envfleet.envs.minigrid.world import GRAY_WALL, GREEN_GOAL, MiniGrid, begin, look, place_agent
 from envfleet.kernels import array
 
 
@@ -25,7 +25,7 @@ class Empty(MiniGrid):
     def reset(state: MiniGrid.State, rng: np.random.Generator, params: Params) -> None:
         """Place the agent."""
         height, width = state.cells.shape
-        begin(state, GREY_WALL)
+        begin(state, GRAY_WALL)
         state.cells[height - 2, width - 2] = GREEN_GOAL
         state.x, state.y, state.direction = 1, 1, 0
         if params.has_random_start:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minigrid.world import EMPTY, GREEN_GOAL, GREY_WALL, MiniGrid, begin, find_empty, place_agent
+from envfleet.envs.minigrid.world import EMPTY, GRAY_WALL, GREEN_GOAL, MiniGrid, begin, find_empty, place_agent
 from envfleet.kernels import array
 
 _SIZE = 19
@@ -25,10 +25,10 @@ class FourRooms(MiniGrid):
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: MiniGrid.Params) -> None:
         """Draw the gaps of the upper left, upper right and lower left rooms, the agent and the goal."""
-        begin(state, GREY_WALL)
+        begin(state, GRAY_WALL)
         middle = _SIZE // 2
-        state.cells[:, middle] = GREY_WALL
-        state.cells[middle] = GREY_WALL
+        state.cells[:, middle] = GRAY_WALL
+        state.cells[middle] = GRAY_WALL
         state.cells[rng.integers(1, middle), middle] = EMPTY
         state.cells[middle, rng.integers(1, middle)] = EMPTY
         state.cells[middle, rng.integers(middle + 1, 2 * middle)] = EMPTY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minigrid.world import EMPTY, GREEN_GOAL, GREY_WALL, LAVA, MiniGrid, begin
+from envfleet.envs.minigrid.world import EMPTY, GRAY_WALL, GREEN_GOAL, LAVA, MiniGrid, begin
 from envfleet.kernels import array
 
 
@@ -32,7 +32,7 @@ class LavaCrossing(MiniGrid):
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
         """Draw rivers among all columns and rows with even numbers, and a gap in each along a way to the goal."""
         size = len(state.cells)
-        begin(state, GREY_WALL)
+        begin(state, GRAY_WALL)
         state.x, state.y, state.direction = 1, 1, 0
         state.cells[size - 2, size - 2] = GREEN_GOAL
         for k in range(len(state.order)):

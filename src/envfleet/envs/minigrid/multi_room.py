@@ -12,10 +12,10 @@ from envfleet.envs.minigrid.world import (
     BLUE,
     CLOSED_DOOR,
     EMPTY,
+    GRAY,
+    GRAY_WALL,
     GREEN,
     GREEN_GOAL,
-    GREY,
-    GREY_WALL,
     IN,
     PURPLE,
     RED,
@@ -33,7 +33,7 @@ _SIZE = 25
 _MIN_ROOM_SIZE = 4
 _BOUNDS = {"num_rooms": (1, MAX_ROOMS), "max_room_size": (_MIN_ROOM_SIZE, 10)}
 _NUM_TRIES = 8
-_DOOR_COLORS = (BLUE, GREEN, GREY, PURPLE, RED, YELLOW)  # by name, as they are drawn
+_DOOR_COLORS = (BLUE, GREEN, GRAY, PURPLE, RED, YELLOW)  # by name, as they are drawn
 _ON_RIGHT, _BELOW, _ON_LEFT, _ABOVE = range(4)  # walls of a room
 _X, _Y, _WIDTH, _HEIGHT, _DOOR_X, _DOOR_Y = range(6)  # of a room
 
@@ -161,6 +161,6 @@ def _build(state: MultiRoom.State, index: int) -> None:
     room = state.rooms[index]
     right, bottom = room[_X] + room[_WIDTH] - 1, room[_Y] + room[_HEIGHT] - 1
     for x in range(room[_X], right + 1):
-        state.cells[room[_Y], x] = state.cells[bottom, x] = GREY_WALL
+        state.cells[room[_Y], x] = state.cells[bottom, x] = GRAY_WALL
     for y in range(room[_Y], bottom + 1):
-        state.cells[y, room[_X]] = state.cells[y, right] = GREY_WALL
+        state.cells[y, room[_X]] = state.cells[y, right] = GRAY_WALL

@@ -12,7 +12,7 @@ from envfleet.envs.frames import AGENT_COLOR, COLORS, draw_cells, draw_disc
 from envfleet.kernels import Kernel, array
 
 LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE, DONE = range(7)
-RED, GREEN, BLUE, PURPLE, YELLOW, GREY = range(6)
+RED, GREEN, BLUE, PURPLE, YELLOW, GRAY = range(6)
 
 EMPTY: Final = 1
 WALL: Final = 2
@@ -25,7 +25,7 @@ LOCKED_DOOR: Final = 11  # observed as a door of state 2
 IN: Final = 16
 """A cell is its kind and `IN` times its colour: a green goal is `GOAL + IN * GREEN`. Nothing is 0."""
 
-GREY_WALL: Final = WALL + IN * GREY
+GRAY_WALL: Final = WALL + IN * GRAY
 GREEN_GOAL: Final = GOAL + IN * GREEN
 
 _KIND: Final = IN - 1  # bits of the kind
@@ -144,7 +144,7 @@ def look(state: Any, out: NDArray[np.uint8], sees_through: bool) -> None:
             aside = column - _VIEW // 2
             x, y = state.x + dx * far - dy * aside, state.y + dy * far + dx * aside
             is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-            cell = state.cells[y, x] if is_inside else GREY_WALL
+            cell = state.cells[y, x] if is_inside else GRAY_WALL
             kind = cell & _KIND
             is_shut = kind >= CLOSED_DOOR
             clear |= (0 if is_shut | (kind == WALL) else 1) << column

@@ -119,8 +119,8 @@ def plot_rewards(log: EngineLog, *, figure: Figure | None = None) -> Figure:
     figure = figure or _figure(8.0, 3.2)
     panel = figure.subplots()
     sizes = [max(1, len(block)) for block in log.blocks]
-    colours = [_BLUE if reward >= 0.0 else _RED for reward in log.rewards]
-    panel.bar(log.ends - np.asarray(sizes), log.rewards, sizes, align="edge", color=colours, alpha=0.6)
+    colors = [_BLUE if reward >= 0.0 else _RED for reward in log.rewards]
+    panel.bar(log.ends - np.asarray(sizes), log.rewards, sizes, align="edge", color=colors, alpha=0.6)
     panel.plot(log.ends, np.cumsum(log.rewards), color="black", linewidth=1.2, label="sum")
     panel.set_xlabel("flights")
     panel.set_ylabel("reward")

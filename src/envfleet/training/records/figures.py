@@ -196,40 +196,40 @@ def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
     return figure
 
 
-def _plot(panel: Axes, table: pl.DataFrame, column: str, colour: str, **rest: Any) -> None:
-    panel.plot(table["transitions"], table[column], color=colour, **rest)
+def _plot(panel: Axes, table: pl.DataFrame, column: str, color: str, **rest: Any) -> None:
+    panel.plot(table["transitions"], table[column], color=color, **rest)
 
 
-def _draw_returns(column: str, panel: Axes, history: RunHistory, colour: str) -> None:
+def _draw_returns(column: str, panel: Axes, history: RunHistory, color: str) -> None:
     raw = binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
     window = max(len(raw) // _SMOOTHED, 1)
     smooth = raw.with_columns(pl.col(column).rolling_mean(window, center=True, min_samples=1).over("phase"))
-    _plot(panel, raw, column, colour, alpha=0.3, linewidth=0.8)
-    _plot(panel, smooth, column, colour, label=history.name)
+    _plot(panel, raw, column, color, alpha=0.3, linewidth=0.8)
+    _plot(panel, smooth, column, color, label=history.name)
 
 
-def _draw_games(panel: Axes, history: RunHistory, colour: str) -> None:
+def _draw_games(panel: Axes, history: RunHistory, color: str) -> None:
     winner = pl.col("winner")
     curve = binned(history.episodes, (winner > 0).mean().alias("won"), (winner < 0).mean().alias("lost"))
-    _plot(panel, curve, "won", colour, label=history.name)
-    _plot(panel, curve, "lost", colour, linestyle=":")
+    _plot(panel, curve, "won", color, label=history.name)
+    _plot(panel, curve, "lost", color, linestyle=":")
     panel.set_ylim(0, 1)
 
 
-def _draw_score(opponent: str, panel: Axes, history: RunHistory, colour: str, figure: str = "win_rate") -> None:
+def _draw_score(opponent: str, panel: Axes, history: RunHistory, color: str, figure: str = "win_rate") -> None:
     table = _evaluations(history, opponent, figure, f"{figure}_low", f"{figure}_high")
     score = table[figure]
     reach = [(score - table[f"{figure}_low"]).to_list(), (table[f"{figure}_high"] - score).to_list()]
-    _plot_sure(panel, table["transitions"], score, reach, color=colour, label=history.name)
+    _plot_sure(panel, table["transitions"], score, reach, color=color, label=history.name)
     if figure == "win_rate":
         panel.set_ylim(0, 1.02)
 
 
-def _draw_rating(anchors: Mapping[str, float], panel: Axes, history: RunHistory, colour: str) -> None:
+def _draw_rating(anchors: Mapping[str, float], panel: Axes, history: RunHistory, color: str) -> None:
     """Plot ratings ± 2 standard deviations, and the fixed ratings of scripted players."""
     table = _evaluations(history, LEARNER, "rating", "rating_sd")
     reach = (2 * table["rating_sd"]).to_list()
-    _plot_sure(panel, table["transitions"], table["rating"], reach, color=colour, label=history.name)
+    _plot_sure(panel, table["transitions"], table["rating"], reach, color=color, label=history.name)
     for name, level in anchors.items() if not panel.texts else ():
         panel.axhline(level, color="#777777", linewidth=0.8, linestyle="--")
         panel.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
@@ -246,9 +246,9 @@ def _evaluations(history: RunHistory, opponent: str, *figures: str) -> pl.DataFr
     return history.evaluations.filter(opponent=opponent).group_by("transitions").agg(*values).sort("transitions")
 
 
-def _draw_figure(name: str, panel: Axes, history: RunHistory, colour: str) -> None:
+def _draw_figure(name: str, panel: Axes, history: RunHistory, color: str) -> None:
     curve = binned(history.updates.filter(figure=name), pl.col("value").mean(), least=1)
-    _plot(panel, curve, "value", colour, label=history.name)
+    _plot(panel, curve, "value", color, label=history.name)
 
 
 # ---------------------------------------------------------------------- a tournament
@@ -285,9 +285,9 @@ def draw_tournament(tournament: Tournament) -> Figure:
 
 def _draw_ratings(panel: Axes, tournament: Tournament) -> None:
     for place, rating in enumerate(tournament.ratings):
-        colour = "#777777" if rating.is_anchor else "C0"
+        color = "#777777" if rating.is_anchor else "C0"
         reach = 0.0 if rating.is_anchor else 2 * rating.sigma
-        panel.errorbar(rating.mu, place, xerr=reach, fmt="o", color=colour, capsize=3, markersize=5)
+        panel.errorbar(rating.mu, place, xerr=reach, fmt="o", color=color, capsize=3, markersize=5)
     panel.set_yticks(range(len(tournament.names)), [f"{name}  {rank}" for rank, name in enumerate(tournament.names, 1)])
     panel.set_ylim(len(tournament.names) - 0.5, -0.5)
     panel.set_xlabel("rating ± 2 standard deviations; gray ones are fixed")
@@ -308,5 +308,5 @@ def _draw_scores(panel: Axes, tournament: Tournament) -> None:
     for row, column in np.ndindex(count, count) if count <= _MOST_NUMBERS else ():
         if row != column:
             share = shares[row, column]
-            colour = "white" if abs(share - 0.5) > 0.35 else "black"
-            panel.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=7, color=colour)
+            color = "white" if abs(share - 0.5) > 0.35 else "black"
+            panel.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=7, color=color)

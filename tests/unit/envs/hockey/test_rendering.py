@@ -25,7 +25,7 @@ def picture_of(
     return picture
 
 
-def colour_at(picture: np.ndarray, x: float, y: float) -> tuple[int, ...]:
+def color_at(picture: np.ndarray, x: float, y: float) -> tuple[int, ...]:
     """Colour at a place given in metres from the centre, y up."""
     return tuple(picture[round(240 - 60 * y), round(300 + 60 * x)].tolist())
 
@@ -34,14 +34,14 @@ def test_things_are_where_they_are() -> None:
     picture = picture_of(one=(-2, 1, 0), two=(2, -1, 0), puck=(0.5, -2.5))
     assert picture.shape == (480, 600, 3)
     assert picture.dtype == np.dtype(np.uint8)
-    assert colour_at(picture, -2, 1) == ORANGE
-    assert colour_at(picture, 2, -1) == BLUE
-    assert colour_at(picture, 0.5, -2.5) == BLACK
-    assert colour_at(picture, 0.5, 2.5) == WHITE
-    assert colour_at(picture, 0, 0) == (204, 204, 204)
-    assert colour_at(picture, -4.5, 0) == colour_at(picture, 4.5, 0) == (239, 203, 138)
+    assert color_at(picture, -2, 1) == ORANGE
+    assert color_at(picture, 2, -1) == BLUE
+    assert color_at(picture, 0.5, -2.5) == BLACK
+    assert color_at(picture, 0.5, 2.5) == WHITE
+    assert color_at(picture, 0, 0) == (204, 204, 204)
+    assert color_at(picture, -4.5, 0) == color_at(picture, 4.5, 0) == (239, 203, 138)
     for x, y in ((0, 3.5), (0, -3.5), (-4, 3), (4, -3)):
-        assert colour_at(picture, x, y) == BLACK
+        assert color_at(picture, x, y) == BLACK
 
 
 def test_sizes() -> None:
@@ -50,17 +50,17 @@ def test_sizes() -> None:
     inner = picture[300:420, 100:500]
     assert (inner == BLACK).all(-1).sum() == pytest.approx(np.pi * 13**2, rel=0.05)
     area = (58.0 / (200 / 1.2)) * 60**2  # mass by density, m² to pixels
-    for colour in (ORANGE, BLUE):
-        assert area < (picture == colour).all(-1).sum() < 1.2 * area
+    for color in (ORANGE, BLUE):
+        assert area < (picture == color).all(-1).sum() < 1.2 * area
 
 
 def test_a_racket_turns_counterclockwise() -> None:
     """The flat side looks right at angle 0, and up after a quarter turn."""
     flat = 0.08
     picture = picture_of(one=(-2, 1, np.pi / 2), two=(3, 1, 0), puck=(0, -2.5))
-    assert colour_at(picture, -2.3, 1 + flat - 0.02) == ORANGE
-    assert colour_at(picture, -2.3, 1 + flat + 0.08) == WHITE
-    assert colour_at(picture, -2.0, 1 - 0.38) == ORANGE
+    assert color_at(picture, -2.3, 1 + flat - 0.02) == ORANGE
+    assert color_at(picture, -2.3, 1 + flat + 0.08) == WHITE
+    assert color_at(picture, -2.0, 1 - 0.38) == ORANGE
 
 
 def test_a_display_that_nobody_sees_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,8 +296,8 @@ def test_small_rows_lie_side_by_side() -> None:
         fleet.reset(seed=0)
     expected, actual = cpu.step(np.ones((N, 2), np.int64)), cuda.step(np.ones((N, 2), np.int64))
     for one, other in ((expected[0], actual[0]), (expected[4]["cards"], actual[4]["cards"])):
-        neighbours = np.frombuffer(memoryview((ctypes.c_uint8 * N).from_address(other.address)), np.uint8)
-        np.testing.assert_array_equal(neighbours, one[:, 0, 0])
+        neighbors = np.frombuffer(memoryview((ctypes.c_uint8 * N).from_address(other.address)), np.uint8)
+        np.testing.assert_array_equal(neighbors, one[:, 0, 0])
     kept: Any = cuda.engine._batch._kept
     words = kept.data[kept.layout.span("s", kept.room)].copy_to_host().view(np.uint64).reshape(-1, kept.room)[:, :N]
     np.testing.assert_array_equal(words.T, cpu.get_state().arrays["s"][:, None].view(np.uint64))

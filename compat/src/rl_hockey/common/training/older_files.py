@@ -23,7 +23,7 @@ _ALWAYS_SO = {
     "action_fineness": None,
 }  # fmt: skip
 """Hyperparameters with the only value that agents have."""
-_COLOURS = {"normal": 0.0, "white": 0.0, "pink": 1.0, "red": 2.0}
+_COLORS = {"normal": 0.0, "white": 0.0, "pink": 1.0, "red": 2.0}
 _COMMON = {
     "hidden_dim": "hidden", "hidden_dims": "hidden", "discount": "gamma", "tau": "target_tau",
     "buffer_size": "capacity", "buffer_max_size": "capacity", "n_step": "num_steps",
@@ -205,8 +205,8 @@ def _renamed(kind: str, given: dict[str, Any]) -> dict[str, Any]:
     names = _COMMON | _NAMES.get(kind, {})
     found: dict[str, Any] = {}
     for name, value in given.items():
-        if name == "noise" and value in [*_COLOURS]:
-            found["noise_exponent"] = _COLOURS[value]
+        if name == "noise" and value in [*_COLORS]:
+            found["noise_exponent"] = _COLORS[value]
         elif name == "target_update_freq":
             found |= {"target_period": value, "target_tau": 1.0}
         elif names.get(name) == "hidden" and isinstance(value, int):

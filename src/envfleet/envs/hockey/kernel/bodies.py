@@ -29,7 +29,7 @@ def add_body(state: Any, body: int, x: np.float32, y: np.float32) -> None:
     state.x[body] = x
     state.y[body] = y
     state.cosine[body] = ONE
-    state.centre_x[body], state.centre_y[body] = placed(state, body, s.CENTRE_X[body], s.CENTRE_Y[body])
+    state.center_x[body], state.center_y[body] = placed(state, body, s.CENTER_X[body], s.CENTER_Y[body])
     begin_sweep(state, body)
     box = _box(s.FIXTURE_OF[body], x, y, ONE, ZERO)
     _store(state.near, body, box, ZERO)
@@ -52,7 +52,7 @@ def teleport(state: Any, body: int, x: np.float32, y: np.float32, angle: np.floa
     state.y[body] = y
     state.angle[body] = angle
     turn(state, body)
-    state.centre_x[body], state.centre_y[body] = placed(state, body, s.CENTRE_X[body], s.CENTRE_Y[body])
+    state.center_x[body], state.center_y[body] = placed(state, body, s.CENTER_X[body], s.CENTER_Y[body])
     begin_sweep(state, body)
     update_box(state, body)
 
@@ -77,8 +77,8 @@ def turn(state: Any, body: int) -> None:
 
 def origin(state: Any, body: int) -> tuple[np.float32, np.float32]:
     """Return where the origin is, from the centre of mass."""
-    x, y = rotated(state, body, s.CENTRE_X[body], s.CENTRE_Y[body])
-    return state.centre_x[body] - x, state.centre_y[body] - y
+    x, y = rotated(state, body, s.CENTER_X[body], s.CENTER_Y[body])
+    return state.center_x[body] - x, state.center_y[body] - y
 
 
 def follow(state: Any, body: int) -> None:
@@ -100,15 +100,15 @@ def travel(state: Any, body: int, time_s: np.float32) -> None:
     if angle * angle > _MAX_ROTATION * _MAX_ROTATION:
         spin *= _MAX_ROTATION / abs(angle)
         state.spin[body] = spin
-    state.centre_x[body] += time_s * velocity_x
-    state.centre_y[body] += time_s * velocity_y
+    state.center_x[body] += time_s * velocity_x
+    state.center_y[body] += time_s * velocity_y
     state.angle[body] += time_s * spin
 
 
 def begin_sweep(state: Any, body: int) -> None:
     """Let the sweep of a new step begin where the body is."""
-    state.start_x[body] = state.centre_x[body]
-    state.start_y[body] = state.centre_y[body]
+    state.start_x[body] = state.center_x[body]
+    state.start_y[body] = state.center_y[body]
     state.start_angle[body] = state.angle[body]
 
 
@@ -119,8 +119,8 @@ def advance_start(state: Any, body: int, progress: np.float32) -> None:
     """
     share = (progress - state.progress[body]) / (ONE - state.progress[body])
     left = ONE - share
-    state.start_x[body] = left * state.start_x[body] + share * state.centre_x[body]
-    state.start_y[body] = left * state.start_y[body] + share * state.centre_y[body]
+    state.start_x[body] = left * state.start_x[body] + share * state.center_x[body]
+    state.start_y[body] = left * state.start_y[body] + share * state.center_y[body]
     state.start_angle[body] = left * state.start_angle[body] + share * state.angle[body]
     state.progress[body] = progress
 
@@ -128,8 +128,8 @@ def advance_start(state: Any, body: int, progress: np.float32) -> None:
 def advance(state: Any, body: int, progress: np.float32) -> None:
     """Put the body where it is at `progress` of the step, where its sweep now begins and ends."""
     advance_start(state, body, progress)
-    state.centre_x[body] = state.start_x[body]
-    state.centre_y[body] = state.start_y[body]
+    state.center_x[body] = state.start_x[body]
+    state.center_y[body] = state.start_y[body]
     state.angle[body] = state.start_angle[body]
     follow(state, body)
 
@@ -142,8 +142,8 @@ def update_box(state: Any, body: int) -> None:
         begin_x, begin_y, cosine, sine = state.start_x[body], state.start_y[body], ONE, ZERO
     else:
         sine, cosine = sincos(state.start_angle[body])
-        begin_x = state.start_x[body] - (cosine * s.CENTRE_X[body] - sine * s.CENTRE_Y[body])
-        begin_y = state.start_y[body] - (sine * s.CENTRE_X[body] + cosine * s.CENTRE_Y[body])
+        begin_x = state.start_x[body] - (cosine * s.CENTER_X[body] - sine * s.CENTER_Y[body])
+        begin_y = state.start_y[body] - (sine * s.CENTER_X[body] + cosine * s.CENTER_Y[body])
     low_x, low_y, high_x, high_y = _box(fixture, begin_x, begin_y, cosine, sine)
     end_low_x, end_low_y, end_high_x, end_high_y = _box(fixture, x, y, state.cosine[body], state.sine[body])
     low_x, low_y = min(low_x, end_low_x), min(low_y, end_low_y)

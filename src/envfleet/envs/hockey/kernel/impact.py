@@ -44,7 +44,7 @@ def time_of_impact(state: Any, pair: int) -> np.float32:
     begin = ZERO
     state.simplex_size = 0
     for _ in range(_MAX_LOOKS):
-        a_x, a_y = _centre(state, s.BODY_OF[a], begin)
+        a_x, a_y = _center(state, s.BODY_OF[a], begin)
         pose = _pose(state, motion, begin)
         apart = distance(state, a, a_x, a_y, b, pose)
         if apart <= ZERO:
@@ -95,22 +95,22 @@ def _push_back(
     return False, begin
 
 
-def _centre(state: Any, body: int, time: np.float32) -> tuple[np.float32, np.float32]:
+def _center(state: Any, body: int, time: np.float32) -> tuple[np.float32, np.float32]:
     """Return where the centre of mass is at a time of the sweep; what stands is rounded as what moves."""
     left = ONE - time
-    x = left * state.start_x[body] + time * state.centre_x[body]
-    return x, left * state.start_y[body] + time * state.centre_y[body]
+    x = left * state.start_x[body] + time * state.center_x[body]
+    return x, left * state.start_y[body] + time * state.center_y[body]
 
 
 def _pose(state: Any, motion: Motion, time: np.float32) -> Pose:
     """Origin, cosine and sine of the moving body at a time of its sweep."""
     body, start_angle, end_angle = motion
-    x, y = _centre(state, body, time)
+    x, y = _center(state, body, time)
     if body == PUCK:
         return x, y, ONE, ZERO
     sine, cosine = sincos((ONE - time) * start_angle + time * end_angle)
-    x -= cosine * s.CENTRE_X[body] - sine * s.CENTRE_Y[body]
-    y -= sine * s.CENTRE_X[body] + cosine * s.CENTRE_Y[body]
+    x -= cosine * s.CENTER_X[body] - sine * s.CENTER_Y[body]
+    y -= sine * s.CENTER_X[body] + cosine * s.CENTER_Y[body]
     return x, y, cosine, sine
 
 
@@ -120,7 +120,7 @@ def _find_axis(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pos
     a_point_x, a_point_y = s.VERTEX_X[a, one] + a_x, s.VERTEX_Y[a, one] + a_y
     b_point_x, b_point_y = moved(pose, s.VERTEX_X[b, two], s.VERTEX_Y[b, two])
     if state.simplex_size == 1:
-        x, y = _normalised(b_point_x - a_point_x, b_point_y - a_point_y)
+        x, y = _normalized(b_point_x - a_point_x, b_point_y - a_point_y)
         return _CORNERS, x, y, ZERO, ZERO
     if one == state.simplex_a[1]:
         return _face_axis(_FACE_OF_B, b, two, state.simplex_b[1], pose, a_point_x, a_point_y)
@@ -132,7 +132,7 @@ def _face_axis(kind: int, shape: int, one: int, two: int, pose: Pose, x: np.floa
     _, _, cosine, sine = pose
     from_x, from_y = s.VERTEX_X[shape, one], s.VERTEX_Y[shape, one]
     to_x, to_y = s.VERTEX_X[shape, two], s.VERTEX_Y[shape, two]
-    normal_x, normal_y = _normalised(to_y - from_y, -(to_x - from_x))
+    normal_x, normal_y = _normalized(to_y - from_y, -(to_x - from_x))
     middle_x, middle_y = HALF * (from_x + to_x), HALF * (from_y + to_y)
     face_x, face_y = moved(pose, middle_x, middle_y)
     separation = (x - face_x) * (cosine * normal_x - sine * normal_y)
@@ -142,7 +142,7 @@ def _face_axis(kind: int, shape: int, one: int, two: int, pose: Pose, x: np.floa
     return kind, normal_x, normal_y, middle_x, middle_y
 
 
-def _normalised(x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
+def _normalized(x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
     length = F(math.sqrt(x * x + y * y))
     if length < EPSILON:
         return x, y
@@ -171,7 +171,7 @@ def _separation(
 ) -> np.float32:
     """Return how far two vertices, or a vertex and a face, are apart along an axis at a time."""
     kind, x, y, middle_x, middle_y = axis
-    a_x, a_y = _centre(state, s.BODY_OF[a], time)
+    a_x, a_y = _center(state, s.BODY_OF[a], time)
     pose = _pose(state, motion, time)
     if kind == _FACE_OF_B:
         _, _, cosine, sine = pose

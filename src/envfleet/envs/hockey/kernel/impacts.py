@@ -146,4 +146,4 @@ def _restore(state: Any, body: int, sweep: Sweep) -> None:
 
 
 def _parts(state: Any) -> Any:
-    return state.progress, state.start_x, state.start_y, state.start_angle, state.centre_x, state.centre_y, state.angle
+    return state.progress, state.start_x, state.start_y, state.start_angle, state.center_x, state.center_y, state.angle

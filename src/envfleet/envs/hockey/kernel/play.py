@@ -120,9 +120,9 @@ def see(state: Any, player: int, number: int) -> float:
         if state.can_hold:
             seen = float(state.holds[player if number == 16 else 1 - player])
     elif quantity == 0:
-        seen = sign * (np.float64(state.x[body]) - c.CENTRE_X)
+        seen = sign * (np.float64(state.x[body]) - c.CENTER_X)
     elif quantity == 1:
-        seen = sign * (np.float64(state.y[body]) - c.CENTRE_Y)
+        seen = sign * (np.float64(state.y[body]) - c.CENTER_Y)
     elif quantity == 2 and body != PUCK:
         seen = np.float64(state.angle[body])
     elif quantity == 5:

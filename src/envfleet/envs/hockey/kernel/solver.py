@@ -64,10 +64,10 @@ def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
         depth = reach - ((point_x - plane_x) * normal_x + (point_y - plane_y) * normal_y)
         middle_x = HALF * ((point_x + depth * normal_x) + (point_x - other_reach * normal_x))
         middle_y = HALF * ((point_y + depth * normal_y) + (point_y - other_reach * normal_y))
-        state.c_arm_ax[2 * k + j] = middle_x - state.centre_x[a]
-        state.c_arm_ay[2 * k + j] = middle_y - state.centre_y[a]
-        state.c_arm_bx[2 * k + j] = middle_x - state.centre_x[b]
-        state.c_arm_by[2 * k + j] = middle_y - state.centre_y[b]
+        state.c_arm_ax[2 * k + j] = middle_x - state.center_x[a]
+        state.c_arm_ay[2 * k + j] = middle_y - state.center_y[a]
+        state.c_arm_bx[2 * k + j] = middle_x - state.center_x[b]
+        state.c_arm_by[2 * k + j] = middle_y - state.center_y[b]
     state.c_normal_x[k] = -normal_x if state.is_face_b[pair] else normal_x
     state.c_normal_y[k] = -normal_y if state.is_face_b[pair] else normal_y
 
@@ -313,18 +313,18 @@ def _correct_point(state: Any, k: int, point: int, share: np.float32) -> np.floa
 
     mass_a, inertia_a = s.INVERSE_MASS[a], s.INVERSE_INERTIA[a]
     mass_b, inertia_b = s.INVERSE_MASS[b], s.INVERSE_INERTIA[b]
-    ax, ay, bx, by = x - state.centre_x[a], y - state.centre_y[a], x - state.centre_x[b], y - state.centre_y[b]
+    ax, ay, bx, by = x - state.center_x[a], y - state.center_y[a], x - state.center_x[b], y - state.center_y[b]
     correction = max(-_MAX_CORRECTION, min(share * (separation + SLOP), ZERO))
     lever_a, lever_b = ax * normal_y - ay * normal_x, bx * normal_y - by * normal_x
     stiffness = mass_a + mass_b + inertia_a * lever_a * lever_a + inertia_b * lever_b * lever_b
     impulse = -correction / stiffness if stiffness > ZERO else ZERO
     push_x, push_y = impulse * normal_x, impulse * normal_y
     if a < NUM_MOVING:
-        state.centre_x[a] -= mass_a * push_x
-        state.centre_y[a] -= mass_a * push_y
+        state.center_x[a] -= mass_a * push_x
+        state.center_y[a] -= mass_a * push_y
         _rotate(state, a, -(inertia_a * (ax * push_y - ay * push_x)))
-    state.centre_x[b] += mass_b * push_x
-    state.centre_y[b] += mass_b * push_y
+    state.center_x[b] += mass_b * push_x
+    state.center_y[b] += mass_b * push_y
     _rotate(state, b, inertia_b * (bx * push_y - by * push_x))
     return F(separation)
 

@@ -6,16 +6,16 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
 
-from envfleet.bench.catalogue import catalogue, show_catalogue
+from envfleet.bench.catalog import catalog, show_catalog
 
 
 def ids(pattern=""):
-    return [spec.id for spec in catalogue(pattern)]
+    return [spec.id for spec in catalog(pattern)]
 
 
 def test_the_filter_ignores_case():
     assert ids("cartpole-V1") == ["CartPole-v1", "envfleet/CartPole-v1", "phys2d/CartPole-v1"]
-    assert not catalogue("no such thing")
+    assert not catalog("no such thing")
 
 
 def test_environments_of_others(monkeypatch):
@@ -28,7 +28,7 @@ def test_environments_of_others(monkeypatch):
 
 def test_the_list():
     file = io.StringIO()
-    show_catalogue(catalogue("CartPole-v1"), Console(file=file, width=100))
+    show_catalog(catalog("CartPole-v1"), Console(file=file, width=100))
     lines = file.getvalue().splitlines()
     assert "  CartPole-v1" in lines
     assert "  envfleet/CartPole-v1 kernel" in lines

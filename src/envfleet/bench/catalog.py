@@ -12,7 +12,7 @@ from rich.markup import escape
 from envfleet.kernels.registration import is_kernel
 
 
-def catalogue(pattern: str = "") -> list[EnvSpec]:
+def catalog(pattern: str = "") -> list[EnvSpec]:
     """Return the registered environments that `gymnasium.make` can build.
 
     Args:
@@ -25,7 +25,7 @@ def catalogue(pattern: str = "") -> list[EnvSpec]:
     return [spec for spec in specs if spec.entry_point is not None and pattern.lower() in spec.id.lower()]
 
 
-def show_catalogue(specs: list[EnvSpec], console: Console) -> None:
+def show_catalog(specs: list[EnvSpec], console: Console) -> None:
     """Print the list by namespace."""
     for namespace, members in itertools.groupby(specs, key=lambda spec: spec.namespace):
         console.print(f"[bold]{escape(namespace or 'without a namespace')}[/bold]")
