@@ -18,7 +18,7 @@ from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, s
 from envfleet.cli.playing import evaluate, play, tournament, watch
 from envfleet.cli.remote import status, submit
 from envfleet.cli.searching import search
-from envfleet.cli.serving import serve, token_app
+from envfleet.cli.serving import serve_app, token_app
 from envfleet.cli.training import export, plot, train
 from envfleet.errors import InvalidArgument
 
@@ -219,8 +219,9 @@ def replay(
         raise typer.Exit(1)
 
 
-for _command in (train, plot, export, search, evaluate, tournament, watch, play, demo, serve, status, submit):
+for _command in (train, plot, export, search, evaluate, tournament, watch, play, demo, status, submit):
     app.command()(_command)
+app.add_typer(serve_app)
 app.add_typer(token_app)
 app.add_typer(rllib.app)
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from envfleet.cli.console import make_console, make_table, require
+from envfleet.cli.courses import DATABASE, MODULES, Database, attempts_app, moment, open_store, users_app
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from envfleet.service.users.auth import Tokens
 
-DATABASE = "sqlite:///envfleet.db"
-_MODULES = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
-Database = Annotated[
-    str,
-    typer.Option(
-        metavar="URL", envvar="ENVFLEET_DATABASE", help="Where all is kept: sqlite:///FILE or postgresql+psycopg://…"
-    ),
-]
+serve_app = typer.Typer(name="serve", invoke_without_command=True)
 token_app = typer.Typer(name="token", help="Make, list, revoke and rotate tokens of a service.", no_args_is_help=True)
+for _app in (users_app, attempts_app):
+    serve_app.add_typer(_app)
 
 
+@serve_app.callback()
 def serve(  # noqa: PLR0913 (one parameter per option)
+    context: typer.Context,
     *,
     env: Annotated[
         list[str], typer.Option("--env", "-e", metavar="ENV", help="An environment to host; repeatable.")
@@ -73,8 +72,14 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         bool, typer.Option("--access-log", help="Write a line of JSON per request to standard output.")
     ] = False,
 ) -> None:
-    """Host environments for many people; prints the address, and at the first start a token."""
-    require("serve", *_MODULES)
+    """Host environments for many people; prints the address, and at the first start a token.
+
+    The commands below manage a service's users and attempts, while it runs or not.
+    """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
+    require("serve", *MODULES)
     from envfleet.service.offers import make_offer
     from envfleet.service.run import run
     from envfleet.service.settings import Settings
@@ -106,6 +111,17 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     run(settings, host=host, port=port, workers=workers, tell=typer.echo)
 
 
+def _refuse_options(context: typer.Context) -> None:
+    """Refuse options of `serve` itself before a command, which would be ignored."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidArgument(
+                f"options of `envfleet serve` do not apply to `{context.invoked_subcommand}`: write its own options "
+                f"after its name, such as `envfleet serve {context.invoked_subcommand} … --database URL`"
+            )
+
+
 def _count_episodes(options: list[str], envs: list[str]) -> dict[str, dict[str, int]]:
     """Read `--ranked-episodes`, by environment."""
     counts: dict[str, dict[str, int]] = {}
@@ -128,9 +144,18 @@ def create(
     max_steps_per_day: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,
     database: Database = DATABASE,
 ) -> None:
-    """Make a token. It is shown this once."""
+    """Make a token. It is shown this once. An existing user gets another one, and keeps those that it has."""
     limits = {"max_live_envs": max_live_envs, "max_steps_per_day": max_steps_per_day}
-    typer.echo(_tokens(database).create(name, role=role, **limits))
+    with _tokens(database) as tokens:
+        count = tokens.count(name)
+        token = tokens.create(name, role=role, **limits)
+    if count is not None:
+        typer.echo(
+            f"User {name!r} exists: this is another token for it, next to {count} that stay valid. To replace one: "
+            "`envfleet token rotate ID`; to change the user: `envfleet serve users edit`.",
+            err=True,
+        )
+    typer.echo(token)
 
 
 @token_app.command("list")
@@ -138,12 +163,10 @@ def list_tokens(*, database: Database = DATABASE) -> None:
     """List tokens by their first characters."""
     headings = ("id", "user", "role", "token", "created", "revoked")
     table = make_table(*headings, texts=len(headings))
-    for row in _tokens(database).list():
-        times = (
-            "" if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(" ", "seconds")
-            for at in (row["created_at"], row["revoked_at"])
-        )
-        table.add_row(str(row["id"]), escape(row["user"]), row["role"], f"{row['prefix']}…", *times)
+    with _tokens(database) as tokens:
+        for row in tokens.list():
+            times = moment(row["created_at"]), moment(row["revoked_at"])
+            table.add_row(str(row["id"]), escape(row["user"]), row["role"], f"{row['prefix']}…", *times)
     make_console().print(table)
 
 
@@ -154,7 +177,8 @@ def revoke(
     database: Database = DATABASE,
 ) -> None:
     """Make a token worthless."""
-    _tokens(database).revoke(token_id)
+    with _tokens(database) as tokens:
+        tokens.revoke(token_id)
 
 
 @token_app.command("rotate")
@@ -164,15 +188,13 @@ def rotate(
     database: Database = DATABASE,
 ) -> None:
     """Revoke a token and make another for the same user. It is shown this once."""
-    typer.echo(_tokens(database).rotate(token_id))
+    with _tokens(database) as tokens:
+        typer.echo(tokens.rotate(token_id))
 
 
-def _tokens(database: str) -> Tokens:
-    require("serve", *_MODULES)
-    from envfleet.service.database.store import Store
-    from envfleet.service.users.auth import Tokens
+@contextlib.contextmanager
+def _tokens(database: str) -> Iterator[Tokens]:
+    with open_store(database) as store:
+        from envfleet.service.users.auth import Tokens
 
-    store = Store(database)
-    store.require_file()
-    store.migrate()
-    return Tokens(store)
+        yield Tokens(store)

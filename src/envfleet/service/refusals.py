@@ -42,6 +42,10 @@ class Unauthorized(Refusal):
     code = "unauthorized"
 
 
+class Disabled(Unauthorized):
+    """The token is good, but its user is disabled."""
+
+
 class QuotaSpent(Refusal):
     """A limit was reached."""
 

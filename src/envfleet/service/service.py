@@ -21,6 +21,7 @@ from envfleet.service.metrics import Metrics
 from envfleet.service.refusals import Unauthorized
 from envfleet.service.settings import Settings
 from envfleet.service.turns import Turns
+from envfleet.service.users.accounts import Accounts
 from envfleet.service.users.auth import Identity, Tokens
 from envfleet.service.users.quotas import Quotas
 from envfleet.workers.transports.launch import server
@@ -46,6 +47,7 @@ class Service:
     Attributes:
         store: The database.
         tokens: Of all users.
+        accounts: Changes of users.
         quotas: Of all users.
         fleets: Of all users.
         scores: Of all users.
@@ -60,6 +62,7 @@ class Service:
         self.store = Store(settings.database)
         self.store.migrate()
         self.tokens = Tokens(self.store)
+        self.accounts = Accounts(self.store, self.tokens)
         self.quotas = Quotas(self.store, settings)
         self.scores = Scores(self.store)
         self.metrics = Metrics()

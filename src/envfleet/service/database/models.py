@@ -13,7 +13,7 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """User, who may have tokens. A limit of `None` means the service's default."""
+    """User, who may have tokens. A limit of `None` means the service's; disabled users cannot do anything."""
 
     __tablename__ = "users"
 
@@ -23,6 +23,7 @@ class User(Base):
     created_at: Mapped[float] = mapped_column(Float)
     max_live_envs: Mapped[int | None]
     max_steps_per_day: Mapped[int | None] = mapped_column(BigInteger)
+    disabled_at: Mapped[float | None] = mapped_column(Float)
 
 
 class Token(Base):

@@ -1,4 +1,4 @@
-"""Scores: the best ranked attempt of each user, and what a page may show of attempts and episodes."""
+"""Scores: the best ranked attempt of each user, what a page may show of attempts and episodes, and void attempts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from envfleet.errors import InvalidArgument
 from envfleet.registry import find_hosting
 from envfleet.service.database.models import Attempt, Episode, User
 from envfleet.service.database.store import Store
 
 _FRESH_S = 1.5
+_MOST_REASON = 300
 COUNTS = Attempt.score.is_not(None), Attempt.void_reason.is_(None)
 """Conditions on an attempt that counts for a score: all its episodes have ended, and nobody has voided it."""
 
 
 class Scores:
-    """Reads scores.
+    """Reads scores, and voids attempts.
 
     Args:
         store: The database.
@@ -92,11 +94,57 @@ class Scores:
             user_id: Id of the user.
             limit: How many.
         """
-        count = sa.select(sa.func.count(Episode.id)).where(
-            Episode.fleet_id == Attempt.fleet_id, Episode.place.is_not(None)
-        )
-        query = sa.select(Attempt.__table__, count.scalar_subquery().label("ended")).where(Attempt.user_id == user_id)
+        query = sa.select(Attempt.__table__, _count_ended()).where(Attempt.user_id == user_id)
         return self._store.rows(query.order_by(Attempt.id.desc()).limit(limit))
+
+    def all_attempts(self, env: str | None = None) -> list[dict[str, Any]]:
+        """Return the attempts of all users, the oldest first: all columns, `user`, and `ended` as in `attempts`.
+
+        Args:
+            env: Only those in this environment.
+        """
+        query = sa.select(Attempt.__table__, User.name.label("user"), _count_ended())
+        query = query.join(User, User.id == Attempt.user_id).order_by(Attempt.id)
+        return self._store.rows(query if env is None else query.where(Attempt.env == env))
+
+    def void(self, attempt_id: int, reason: str) -> None:
+        """Let an attempt count no longer; it is kept, and shown with the reason.
+
+        Args:
+            attempt_id: Its id.
+            reason: Shown to its user, at most 300 characters.
+
+        Raises:
+            InvalidArgument: The attempt does not exist, or the reason is empty or too long.
+        """
+        reason = reason.strip()
+        if not 0 < len(reason) <= _MOST_REASON or "\x00" in reason:
+            raise InvalidArgument(f"reason={reason[:50]!r}: pass 1 to {_MOST_REASON} characters; its user reads them")
+        self._set_void(attempt_id, reason)
+
+    def unvoid(self, attempt_id: int) -> None:
+        """Let a void attempt count again.
+
+        Raises:
+            InvalidArgument: The attempt does not exist.
+        """
+        self._set_void(attempt_id, None)
+
+    def _set_void(self, attempt_id: int, reason: str | None) -> None:
+        with self._store.engine.begin() as connection:
+            changing = sa.update(Attempt).where(Attempt.id == attempt_id).values(void_reason=reason)
+            if not connection.execute(changing).rowcount:
+                raise InvalidArgument(
+                    f"attempt {attempt_id} does not exist: `envfleet serve attempts list` shows all ids"
+                )
+        with self._reading:
+            self._boards.clear()
+
+
+def _count_ended() -> sa.Label[Any]:
+    """Return the number of an attempt's episodes that have ended, as `ended`."""
+    count = sa.select(sa.func.count(Episode.id)).where(Episode.fleet_id == Attempt.fleet_id, Episode.place.is_not(None))
+    return count.scalar_subquery().label("ended")
 
 
 def best_attempts(score: Any, owner: Any, *where: sa.ColumnElement[bool], joined: Any = Attempt) -> sa.Subquery:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from envfleet.errors import InvalidArgument
 from envfleet.service.database.models import Token, User
 from envfleet.service.database.store import Store
-from envfleet.service.refusals import Unauthorized
+from envfleet.service.refusals import Disabled, Unauthorized
 
 ROLES = ("participant", "admin")
 _PREFIX = "ef_"
@@ -74,11 +74,12 @@ class Tokens:
 
         Raises:
             Unauthorized: The token is unknown or revoked; the error is the same.
+            Disabled: Its user is disabled.
         """
         digest = digest_of(token)
         query = (
             sa.select(Token.id, Token.digest, User.id.label("user_id"), User.name, User.role)
-            .add_columns(User.max_live_envs, User.max_steps_per_day)
+            .add_columns(User.max_live_envs, User.max_steps_per_day, User.disabled_at)
             .join(User, User.id == Token.user_id)
             .where(Token.digest == digest, Token.revoked_at.is_(None))
         )
@@ -86,6 +87,8 @@ class Tokens:
             row = connection.execute(query).first()
         if row is None or not hmac.compare_digest(row.digest, digest):
             raise Unauthorized("the token is not known: ask for one, and pass it as it was shown")
+        if row.disabled_at is not None:
+            raise Disabled(f"user {row.name!r} is disabled: ask an administrator of the service")
         identity = Identity(row.user_id, row.name, row.role, row.id, row.max_live_envs, row.max_steps_per_day)
         with self._lock:
             if len(self._remembered) > _MOST_REMEMBERED:
@@ -120,10 +123,8 @@ class Tokens:
         Raises:
             InvalidArgument: A name or role that cannot be, or the user exists with another role or limit.
         """
-        if not _NAME.fullmatch(name):
-            raise InvalidArgument(f"name={name!r}: pass 1 to 100 characters without slashes and line breaks")
-        if role not in (None, *ROLES):
-            raise InvalidArgument(f"role={role!r}: pass one of {', '.join(ROLES)}")
+        check_name(name)
+        check_role(role)
         asked = {"role": role, "max_live_envs": max_live_envs, "max_steps_per_day": max_steps_per_day}
         asked = {field: value for field, value in asked.items() if value is not None}
         now = time.time()
@@ -133,7 +134,7 @@ class Tokens:
                 values = {"role": ROLES[0], **asked, "name": name, "created_at": now}
                 user = connection.execute(sa.insert(User).values(**values).returning(User.__table__)).mappings().one()
             _check_user(user, asked)
-            return _insert(connection, user["id"], now)
+            return insert_token(connection, user["id"], now)
 
     def revoke(self, token_id: int) -> None:
         """Make a token worthless; nothing happens if it is.
@@ -141,12 +142,10 @@ class Tokens:
         Raises:
             InvalidArgument: The token does not exist, or it is the last one of any administrator.
         """
-        admins = sa.select(User.id).where(User.role == "admin")
-        left = sa.select(Token.id).where(Token.user_id.in_(admins), Token.revoked_at.is_(None))
         with self._engine.begin() as connection:
-            connection.execute(admins.with_for_update())  # one revocation at a time, or each would find the other's
+            lock_admins(connection)
             revoked = _revoke(connection, token_id)
-            if revoked and revoked[1] == "admin" and connection.execute(left).first() is None:
+            if revoked and revoked[1] == "admin" and not has_admin(connection):
                 raise InvalidArgument(
                     f"token {token_id} is the last of an administrator: create another, then revoke this one"
                 )
@@ -162,7 +161,7 @@ class Tokens:
             revoked = _revoke(connection, token_id)
             if revoked is None:
                 raise InvalidArgument(f"token {token_id} was revoked: create a new one for its user")
-            token = _insert(connection, revoked[0], time.time())
+            token = insert_token(connection, revoked[0], time.time())
         self.forget()
         return token
 
@@ -172,6 +171,14 @@ class Tokens:
             Token.id, User.name.label("user"), User.role, Token.prefix, Token.created_at, Token.revoked_at
         )
         return self._store.rows(query.join(User, User.id == Token.user_id).order_by(Token.id))
+
+    def count(self, name: str) -> int | None:
+        """Return the number of a user's valid tokens, or `None` if the user does not exist."""
+        users = self._store.rows(sa.select(User.id).where(User.name == name))
+        if not users:
+            return None
+        valid = Token.user_id == users[0]["id"], Token.revoked_at.is_(None)
+        return int(self._store.value(sa.select(sa.func.count(Token.id)).where(*valid)))
 
     def has_any(self) -> bool:
         """Return whether there is a token at all."""
@@ -184,7 +191,40 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _insert(connection: sa.Connection, user_id: int, now: float) -> str:
+def check_name(name: str) -> None:
+    """Check a user's name.
+
+    Raises:
+        InvalidArgument: It is empty, too long or has characters that pages and addresses cannot show.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"name={name!r}: pass 1 to 100 characters without slashes and line breaks")
+
+
+def check_role(role: str | None) -> None:
+    """Check a role, or `None` for no particular one.
+
+    Raises:
+        InvalidArgument: It is unknown.
+    """
+    if role not in (None, *ROLES):
+        raise InvalidArgument(f"role={role!r}: pass one of {', '.join(ROLES)}")
+
+
+def lock_admins(connection: sa.Connection) -> None:
+    """Let one transaction at a time reduce the number of administrators; two could remove the last two."""
+    connection.execute(sa.select(User.id).where(User.role == "admin").with_for_update())
+
+
+def has_admin(connection: sa.Connection) -> bool:
+    """Return whether an administrator is left that has a token and is not disabled."""
+    admins = sa.select(User.id).where(User.role == "admin", User.disabled_at.is_(None))
+    left = sa.select(Token.id).where(Token.user_id.in_(admins), Token.revoked_at.is_(None))
+    return connection.execute(left).first() is not None
+
+
+def insert_token(connection: sa.Connection, user_id: int, now: float) -> str:
+    """Insert a new token of a user, and return it."""
     token = _PREFIX + secrets.token_urlsafe(24)
     values = {"user_id": user_id, "digest": digest_of(token), "prefix": token[:7], "created_at": now}
     connection.execute(sa.insert(Token).values(**values))

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_hosting
-from envfleet.service.refusals import Busy, Closed, EnvFailed, Unauthorized
+from envfleet.service.refusals import Busy, Closed, Disabled, EnvFailed, Unauthorized
 from envfleet.service.users.auth import Identity
 from envfleet.service.web.drawings import Pictures, draw_episode, draw_score
 from envfleet.service.web.site import (
@@ -47,8 +47,10 @@ async def sign_in(request: Request, token: _FormText = "", after: _FormText = "/
     site, after = site_of(request), path_after_sign_in(after)
     try:
         identity = await site.service.identify(token.strip())
-    except Unauthorized:
+    except Unauthorized as error:
         refusal = "This token is not known. Copy it again, whole, or ask for a new one."
+        if isinstance(error, Disabled):
+            refusal = "This user is disabled. Ask an administrator of the service."
         return show("sign_in.html", None, status=401, after=after, refusal=refusal)
     session_id = await site.service.in_thread(lambda: site.sessions.begin(identity))
     response = RedirectResponse(after, 303)
@@ -101,6 +103,7 @@ async def _show_account(site: Site, visitor: Identity, of: Identity, before: int
             "scores": {env: draw_score(scores) for env, scores in histories.items()},
             "places": {env: _place(site, env, of.name) for env in histories if env in offered},
             "fleets": service.store.open_fleets(of.user_id),
+            "disabled_at": site.reading.user(of.user_id)["disabled_at"],
             "quota": service.quotas.used(of),
             "last": last,
             "pictures": pictures,

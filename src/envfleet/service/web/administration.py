@@ -15,13 +15,13 @@ from envfleet.service.web.site import PageRoute, require_admin, show, site_of
 
 router = APIRouter(route_class=PageRoute)
 _TokenId = Annotated[int, Path(ge=1, lt=2**31)]
-_Limit = Annotated[str, Form(max_length=20)]
+LimitText = Annotated[str, Form(max_length=20)]
 
 
 @router.get("/admin")
 async def administration(request: Request) -> HTMLResponse:
     """Return everything at a glance."""
-    return await _show(request, await require_admin(request))
+    return await show_administration(request, await require_admin(request))
 
 
 @router.get("/admin/tokens")
@@ -37,19 +37,22 @@ async def create_token(
     request: Request,
     name: Annotated[str, Form(max_length=100)] = "",
     role: Annotated[Literal["participant", "admin"], Form()] = "participant",
-    max_live_envs: _Limit = "",
-    max_steps_per_day: _Limit = "",
+    max_live_envs: LimitText = "",
+    max_steps_per_day: LimitText = "",
 ) -> HTMLResponse:
     """Make a token, and its user if need be; shows it this once."""
     visitor, tokens = await require_admin(request), site_of(request).service.tokens
     try:
-        live, steps = _limit("live environments", max_live_envs), _limit("steps a day", max_steps_per_day)
-        token = await site_of(request).service.in_thread(
-            lambda: tokens.create(name.strip(), role=role, max_live_envs=live, max_steps_per_day=steps)
+        live, steps = read_limit("live environments", max_live_envs), read_limit("steps a day", max_steps_per_day)
+        earlier, token = await site_of(request).service.in_thread(
+            lambda: (
+                tokens.count(name.strip()),
+                tokens.create(name.strip(), role=role, max_live_envs=live, max_steps_per_day=steps),
+            )
         )
     except InvalidArgument as error:
-        return await _show(request, visitor, refusal=str(error), status=422)
-    return await _show(request, visitor, token=token, token_of=name.strip())
+        return await show_administration(request, visitor, refusal=str(error), status=422)
+    return await show_administration(request, visitor, token=token, token_of=name.strip(), num_earlier=earlier)
 
 
 @router.post("/admin/tokens/{token_id}/rotate")
@@ -64,8 +67,8 @@ async def rotate_token(token_id: _TokenId, request: Request) -> HTMLResponse:
     try:
         token, name = await service.in_thread(rotate)
     except InvalidArgument as error:
-        return await _show(request, visitor, refusal=str(error), status=422)
-    return await _show(request, visitor, token=token, token_of=name)
+        return await show_administration(request, visitor, refusal=str(error), status=422)
+    return await show_administration(request, visitor, token=token, token_of=name)
 
 
 @router.post("/admin/tokens/{token_id}/revoke")
@@ -77,7 +80,12 @@ async def revoke_token(token_id: _TokenId, request: Request) -> RedirectResponse
     return RedirectResponse("/admin", 303)
 
 
-def _limit(name: str, text: str) -> int | None:
+def read_limit(name: str, text: str) -> int | None:
+    """Read a limit of a form; `None` for the service's.
+
+    Raises:
+        InvalidArgument: The text is not a number.
+    """
     text = text.strip().replace(",", "").replace("_", "")
     if not text:
         return None
@@ -88,9 +96,15 @@ def _limit(name: str, text: str) -> int | None:
     return int(text)
 
 
-async def _show(
-    request: Request, visitor: Identity, *, status: int = 200, token: str = "", token_of: str = "", refusal: str = ""
-) -> HTMLResponse:
+async def show_administration(request: Request, visitor: Identity, *, status: int = 200, **news: Any) -> HTMLResponse:
+    """Return the page of administrators.
+
+    Args:
+        request: The request.
+        visitor: The administrator.
+        status: Of HTTP.
+        news: Result of a form: `token`, `token_of` and `num_earlier`, `created` (CSV of new users), or `refusal`.
+    """
     site = site_of(request)
     service = site.service
 
@@ -101,9 +115,7 @@ async def _show(
         "administration.html",
         visitor,
         status=status,
-        token=token,
-        token_of=token_of,
-        refusal=refusal,
+        **{"token": "", "created": "", "refusal": "", "num_earlier": None, **news},
         settings=service.settings,
         num_held=service.fleets.num_held,
         num_envs=service.fleets.num_envs,

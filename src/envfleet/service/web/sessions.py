@@ -35,7 +35,7 @@ class Sessions:
         return session_id
 
     def find(self, session_id: str) -> Identity | None:
-        """Return the user of a session; `None` if it ended or its token was revoked."""
+        """Return the user of a session; `None` if it ended, its token was revoked or the user disabled."""
         if not session_id or len(session_id) > _MOST_CHARACTERS:
             return None
         query = (
@@ -45,7 +45,7 @@ class Sessions:
             .join(Token, Token.id == WebSession.token_id)
             .join(User, User.id == Token.user_id)
             .where(WebSession.digest == digest_of(session_id), WebSession.expires_at > time.time())
-            .where(Token.revoked_at.is_(None))
+            .where(Token.revoked_at.is_(None), User.disabled_at.is_(None))
         )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
