@@ -61,6 +61,10 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         list[str],
         typer.Option(metavar="[ENV=]N", help="Episodes of a ranked attempt, of all or of one ENV; repeatable."),
     ] = [],  # noqa: B006 (typer copies it)
+    infos: Annotated[
+        list[str],
+        typer.Option("--info", metavar="NAME", help="An info that participants receive, kernels aside; repeatable."),
+    ] = [],  # noqa: B006 (typer copies it)
     attempts_per_day: Annotated[int, typer.Option(min=1, help="Ranked attempts of one user in one environment.")] = 5,
     has_private_scores: Annotated[
         bool, typer.Option("--no-public-scores", help="Show leaderboards to users with a token only.")
@@ -91,6 +95,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         "step_timeout_s": step_timeout,
         "max_num_envs": max_num_envs,
         "abandon_penalty": abandon_penalty,
+        "infos": tuple(infos),
     }
     counts = _count_episodes(ranked_episodes, env)
     settings = Settings(

@@ -14,8 +14,8 @@ import envfleet
 from envfleet.envs.hosting import Hosting
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.registration import is_kernel
-from envfleet.machine import version_of
 from envfleet.registry import BACKENDS, find_hosting
+from envfleet.service.versions import version_of_code
 from envfleet.sources import find_spec
 
 _BACKENDS = tuple(name for name in BACKENDS if name != "kernel")
@@ -52,6 +52,7 @@ class Offer(BaseModel):
         kwargs: Arguments that the service gives.
         readable: Attributes of sub-environments that participants may read; nothing that reveals an episode's hidden
             state or of its luck.
+        infos: Names of infos that participants receive of environments that are not kernels, besides action masks.
         abandon_penalty: See `Hosting`; `None` allows no ranked attempts.
         ranked_episodes: Number of episodes of a ranked attempt.
     """
@@ -68,6 +69,7 @@ class Offer(BaseModel):
     options: dict[str, Option] = Field(default_factory=dict)
     kwargs: dict[str, Any] = Field(default_factory=dict)
     readable: tuple[str, ...] = ()
+    infos: tuple[str, ...] = ()
     abandon_penalty: float | None = Field(default=None, ge=0, lt=1e100)
     ranked_episodes: int = Field(default=100, ge=1, le=100_000)
 
@@ -92,10 +94,9 @@ class Offer(BaseModel):
         return find_spec(f"{self.module}:{self.env}" if self.module else self.env)
 
     def version(self) -> str:
-        """Version of its code, which determines how an episode continues."""
-        module = str(self.spec.entry_point).partition(":")[0].partition(".")[0]
-        version = version_of(module)
-        return module if version is None else f"{module} {version}"
+        """Version of its code, on which results depend; it is hashed now unless it is an installed package."""
+        spec = self.spec
+        return version_of_code(spec.entry_point, *([spec.kwargs["kernel"]] if is_kernel(spec) else []))
 
     def check(self, num_envs: int, options: Mapping[str, Any], *, is_ranked: bool = False) -> None:
         """Check what a participant asks for.

@@ -99,6 +99,10 @@ class Closed(Refusal):
     code = "closed"
 
 
+class Diverged(Closed):
+    """The fleet gave other results when its events were made again, so that it was closed."""
+
+
 class Busy(Refusal):
     """It was not the call's turn in time."""
 

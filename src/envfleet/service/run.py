@@ -14,11 +14,13 @@ import sqlalchemy as sa
 import uvicorn
 from fastapi import FastAPI
 
-from envfleet.errors import InvalidArgument
+from envfleet.errors import EnvfleetError, InvalidArgument, WireError
 from envfleet.service.app import SETTINGS_VARIABLE, make_app
 from envfleet.service.connections import PatientConnection, divide_descriptors
 from envfleet.service.database.store import Store
+from envfleet.service.hosting.hosted import HostedFleet
 from envfleet.service.offers import Offer
+from envfleet.service.refusals import cause_of
 from envfleet.service.settings import Settings
 from envfleet.service.users.auth import Tokens
 
@@ -38,12 +40,12 @@ def run(settings: Settings, *, host: str, port: int, workers: int, tell: Callabl
         tell: Prints.
 
     Raises:
-        InvalidArgument: Address or database cannot be used.
+        InvalidArgument: Address or database cannot be used, or an environment cannot be hosted.
     """
     with contextlib.closing(Store(settings.database)) as store:
         store.migrate()
         for offer in settings.offers:
-            _compile(offer)
+            _try(offer)
         listener = _listen(host, port)
         token = _first_token(store)  # not before: it is shown once, so nothing may fail between
     tell(f"Serving {', '.join(offer.env for offer in settings.offers)} at {_url(listener)} (Ctrl-C ends it)")
@@ -81,11 +83,21 @@ def _first_token(store: Store) -> str | None:
     return None if tokens.has_any() else tokens.create("admin", role="admin")
 
 
-def _compile(offer: Offer) -> None:
-    """Compile what an environment's first fleets need, so that they do not wait for it."""
+def _try(offer: Offer) -> None:
+    """Compile what an environment's first fleets need, or build and reset one sub-environment of one that is no kernel.
+
+    Raises:
+        InvalidArgument: It cannot be built or reset, or its spaces or observations cannot be sent.
+    """
     if offer.is_kernel:
         for options in offer.hosting.warm_options:
             offer.make(1, "NEXT_STEP", options).close()
+        return
+    try:
+        HostedFleet.check(offer)
+    except EnvfleetError as error:
+        cause = str(error) if isinstance(error, InvalidArgument | WireError) else cause_of(error)
+        raise InvalidArgument(f"--env {offer.env} cannot be hosted: {cause}") from error
 
 
 def redacted(database: str) -> str:

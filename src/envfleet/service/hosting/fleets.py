@@ -17,7 +17,7 @@ from envfleet.service.database.store import Store, attempts_today
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Made, pack_reply
 from envfleet.service.hosting.memory import Memory
 from envfleet.service.metrics import Metrics
-from envfleet.service.refusals import Busy, Closed, EnvFailed, OutOfStep
+from envfleet.service.refusals import Busy, Closed, Diverged, EnvFailed, OutOfStep
 from envfleet.service.settings import Settings
 
 _log = logging.getLogger("envfleet.service")
@@ -174,6 +174,7 @@ class Fleets:
         Raises:
             NotFound: The fleet does not exist or has another owner.
             Closed: It was closed.
+            Diverged: It gave other results when it was brought back, and was closed.
             Busy: Another call took too long, or it has more to make again than can be done while a call waits: the
                 next call continues with it.
         """
@@ -189,6 +190,11 @@ class Fleets:
                         self._memory.follow(hosted)
                     yield hosted
                     return
+            except Diverged as error:
+                _log.warning("fleet %s of %s is closed: %s", fleet_id, hosted.config.env, error)
+                with contextlib.suppress(Conflict):  # another process may have closed it, too
+                    self._commit_closing(fleet_id, self._store.count_events(fleet_id), [])
+                raise
             finally:
                 hosted.lock.release()
 
@@ -271,12 +277,14 @@ class Fleets:
         if most_steps is not None and event["do"] == "step":
             self._journal.check_steps(user_id, hosted.count_running(event.get("rows")), most_steps)
         event = hosted.complete(event, time.time())
-        entry = JournalEntry(events=[{"fleet_id": hosted.fleet_id, "seq": seq, "key": key, "body": pack(event)}])
+        entry = JournalEntry()
         if hosted.can_save and seq - hosted.snapshot_seq >= self._settings.snapshot_every:
             entry.snapshots.append({"fleet_id": hosted.fleet_id, "seq": seq, "body": hosted.save()})
         try:
             made = hosted.make(event)
             packed = pack_reply(made.reply)  # what cannot be sent must not have happened
+            body = pack({**event, "checksum": made.checksum})
+            entry.events = [{"fleet_id": hosted.fleet_id, "seq": seq, "key": key, "body": body}]
             entry.episodes = [{**episode, **hosted.owner} for episode in made.episodes]
             if hosted.config.mode == "ranked" and made.episodes and not hosted.meter.num_left:
                 entry.ended_attempts[hosted.fleet_id] = event["at"]
@@ -394,7 +402,11 @@ class Fleets:
             # Its environment has another version, fails or is no longer hosted: it cannot continue.
             _log.warning("fleet %s is closed without its running episodes: %s", fleet_id, error, exc_info=True)
             seq, episodes = self._store.count_events(fleet_id), []
-        # This takes the place of a call, so that no process can make one later.
+        self._commit_closing(fleet_id, seq, episodes)
+
+    def _commit_closing(self, fleet_id: str, seq: int, episodes: list[dict[str, Any]]) -> None:
+        """Commit that a fleet is closed: this takes the place of a call, so that no process can make one later."""
+        now = time.time()
         event = {"fleet_id": fleet_id, "seq": seq, "key": b"", "body": pack({"do": CLOSE, "at": now})}
         self._journal.commit(JournalEntry(events=[event], episodes=episodes, closed={fleet_id: now}))
 

@@ -7,6 +7,7 @@ import math
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from envfleet.fleet.layout import SpaceLayout
 from envfleet.kernels.batch_base import BatchState
 from envfleet.remote.codec import pack, unpack
 from envfleet.service.hosting.meter import Meter
-from envfleet.service.hosting.plain import infos_to_plain, space_to_plain
+from envfleet.service.hosting.plain import infos_to_plain, select_infos, space_to_plain
 from envfleet.service.offers import Offer
 from envfleet.service.refusals import EnvFailed, failed
 
@@ -33,6 +34,7 @@ _SEED_BITS = 62  # of seeds that the service draws
 _FIELD_BYTES = 4096  # of a body, besides actions, rows and seeds
 _NUMBER_BYTES = 16  # 9 of an element of a list, and those of the lists around it
 _QUICK_S = 0.004
+_CHECKED = ("rewards", "terminated", "truncated")
 _MOST_LISTED = 256  # episodes of training fleets with more sub-environments are not stored one by one
 
 
@@ -71,12 +73,14 @@ class Made(NamedTuple):
         reply: For the client, as values that `pack` takes.
         episodes: Those that ended.
         steps: How many steps sub-environments made.
+        checksum: Of observations, rewards and flags.
         packed: The reply as bytes, once it was committed.
     """
 
     reply: dict[str, Any]
     episodes: list[dict[str, Any]]
     steps: int
+    checksum: int = 0
     packed: bytes = b""
 
 
@@ -113,6 +117,7 @@ class HostedFleet:
         self.when_closed: Callable[[], object] = bool
         self.can_save, self.readable, self._limit = offer.is_kernel, offer.readable, offer.spec.max_episode_steps
         self.num_processes = offer.count_processes(config.num_envs)
+        self._infos = None if offer.is_kernel else frozenset(offer.infos)  # kernels declare theirs
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
         self.fleet.engine.traits.refuse_vector_rewards("a service")
@@ -124,9 +129,27 @@ class HostedFleet:
             penalty=config.penalty,
         )
         self._every = np.arange(config.num_envs)
+        self._layout = SpaceLayout(self.fleet.single_observation_space)
         numbers = sum(math.prod(leaf.shape) for leaf in SpaceLayout(self.fleet.single_action_space).leaves)
         self.most_body_bytes = _FIELD_BYTES + config.num_envs * (numbers + 2) * _NUMBER_BYTES
         self.is_quick = False
+
+    @classmethod
+    def check(cls, offer: Offer) -> None:
+        """Build and reset one sub-environment, and pack what a client would get of it.
+
+        Raises:
+            EnvfleetError: That fails.
+        """
+        config = FleetConfig(
+            env=offer.env, version="", num_envs=1, autoreset_mode="NEXT_STEP", mode="training", options={}
+        )
+        hosted = cls("", 0, offer, config)
+        try:
+            pack(hosted.describe())
+            pack(hosted._reset({"rows": None, "seeds": 0, "at": 0.0}).reply)
+        finally:
+            hosted.close()
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
         """Return an event as it is stored: with its time, and with the seeds that the service draws.
@@ -174,6 +197,7 @@ class HostedFleet:
         except Exception as error:
             raise failed(error) from error
         self.seq += 1
+        made = made._replace(checksum=self.checksum(made.reply))
         made.reply["seq"] = self.seq
         self.is_quick = self.can_save and time.thread_time() - begun_s < _QUICK_S
         return made
@@ -191,7 +215,7 @@ class HostedFleet:
             begun, known = rows[is_new], given[is_new]
         episodes = self.meter.abandon(begun, seq=self.seq, at=event["at"], includes_unstepped=True)
         self.meter.begin(begun, seq=self.seq, at=event["at"], seeds=known)
-        return Made({"observations": observations, "infos": infos_to_plain(infos)}, episodes, 0)
+        return Made({"observations": observations, "infos": self._to_plain(infos)}, episodes, 0)
 
     def _chosen(self, rows: Any) -> NDArray[np.int64]:
         """Indices that a client sent; all, if it sent none."""
@@ -219,9 +243,19 @@ class HostedFleet:
             "rewards": rewards,
             "terminated": terminated,
             "truncated": truncated,
-            "infos": infos_to_plain(infos),
+            "infos": self._to_plain(infos),
         }
         return Made(reply, episodes, len(rows) - int(ended_before.sum()))
+
+    def _to_plain(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        return infos_to_plain(infos if self._infos is None else select_infos(infos, self._infos))
+
+    def checksum(self, reply: Mapping[str, Any]) -> int:
+        """Return a checksum of what a reply says of the sub-environments, apart from infos."""
+        total = 0
+        for array in (*self._layout.apart(reply["observations"]), *(reply[name] for name in _CHECKED if name in reply)):
+            total = zlib.crc32(np.ascontiguousarray(array).data, total)
+        return total
 
     @property
     def owner(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from envfleet.service.database.store import Store
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, pack_reply
 from envfleet.service.hosting.process_room import ProcessRoom
 from envfleet.service.offers import find_offer
-from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound, cause_of
+from envfleet.service.refusals import Busy, Closed, Diverged, EnvFailed, NotFound, cause_of
 from envfleet.service.settings import Settings
 
 _FLEET_ID = re.compile(r"[0-9a-f]{24}")
@@ -151,6 +151,7 @@ class Memory:
 
         Raises:
             Closed: It was closed.
+            Diverged: An event has other results than the first time.
             Busy: More events remain; the next call continues.
             EnvFailed: One of them cannot be made again.
         """
@@ -179,13 +180,21 @@ class Memory:
             self.drop(hosted)
             raise _closed(hosted.fleet_id)
         try:
-            return hosted.make(event).reply
+            made = hosted.make(event)
         except Exception as error:
             self.drop(hosted)
             raise EnvFailed(
                 f"call {hosted.seq} of fleet {hosted.fleet_id!r} could not be made again ({type(error).__name__}; the "
                 "service's log says more): close it, so that it counts no more against your quota, and create a new one"
             ) from error
+        if made.checksum != event.get("checksum", made.checksum):
+            self.drop(hosted)
+            raise Diverged(
+                f"call {hosted.seq - 1} of fleet {hosted.fleet_id!r} had other results when it was made again, so its "
+                "episodes cannot continue: its environment's code or data changed, or it draws global random numbers "
+                "instead of those of np_random; the fleet was closed: create a new one"
+            )
+        return made.reply
 
     def drop(self, hosted: HostedFleet) -> None:
         """Evict a fleet from memory while its lock is held. The next use restores it from the database."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -13,12 +13,25 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.remote.codec import KINDS
 
+_ALWAYS = frozenset({"action_mask", "final_obs", "final_info", "episode"})
+"""Infos that agents need, or that belong to Gymnasium's interface of vector environments."""
+
+
+def select_infos(infos: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the infos of some names with their masks, also within `final_info`, and those that are always sent."""
+    return {
+        name: select_infos(column, names) if name == "final_info" and isinstance(column, Mapping) else column
+        for name, column in infos.items()
+        if (plain := name.removeprefix("_")) in names or plain in _ALWAYS
+    }
+
 
 def infos_to_plain(infos: Mapping[str, Any]) -> dict[str, Any]:
     """Return infos in Gymnasium's form as values that `pack` takes.
 
     Columns of numbers, masks among them, and dicts stay what they are. A column of objects becomes `[rows, values]`,
-    the rows that have one and a list of them or one array; objects other than numbers, texts and arrays become text.
+    the rows that have one and a list of them or one array; objects other than numbers, texts and arrays become text,
+    and so do integers of more than 64 bits.
     """
     return {name: _column_to_plain(column) for name, column in infos.items()}
 
@@ -41,7 +54,9 @@ def _stacked(values: list[Any]) -> Any:
 
 
 def _sendable(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else str(value)
+    if value is None or isinstance(value, (float, str, bytes, np.generic)):
         return value
     if isinstance(value, np.ndarray):
         return value if value.dtype.kind in KINDS else [_sendable(each) for each in value.tolist()]

@@ -87,6 +87,11 @@ class Replays:
                 if event["do"] == "step" and seq > episode["first_seq"]:
                     rewards.append(float(reply["rewards"][0]))
                     _note(log, event, reply)
+            if not rewards or np.cumsum(rewards)[-1] != episode["total"]:
+                raise Closed(
+                    "this episode cannot be replayed: made again, it has other rewards than it had, as its environment "
+                    "changed or draws global random numbers"
+                )
             self._known[episode["id"]] = replay = Replay(np.array(rewards), log, hosting.unit)
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
