@@ -75,7 +75,7 @@ def make(  # the front door: every option is keyword-only
         on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, and all of a worker that dies or exceeds
             `step_timeout_s`, end their episodes as truncated with `infos["env_error"]` and are rebuilt; others are not
             affected.
-        max_restarts: Maximum number of restarts per hour.
+        max_restarts: Maximum number of restarts per hour, of all workers together.
         step_timeout_s: Timeout of one step or reset of a sub-environment in seconds, after which its worker is killed;
             requires `"process"` or `"ray"`.
         start_timeout_s: Timeout for building all sub-environments in seconds; ignored by `"serial"` and `"thread"`,

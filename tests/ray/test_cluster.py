@@ -28,7 +28,10 @@ assert "ray" not in sys.modules, "importing envfleet imported Ray"
 from envfleet.workers.transports.ray import cluster
 cluster.whole_cores = lambda: 1
 first = envfleet.make("CartPole-v1", backend="ray", workers=1, envs_per_worker=2)
-import ray
+import ray, os
+pid = first.stats().workers[0].pid
+assert os.getpriority(os.PRIO_PROCESS, pid) == 0, "workers give way to every other program"
+assert "niceness 0" in first.plan.reason, first.plan.reason
 second = envfleet.make("CartPole-v1", 2, backend="ray", workers=1, ray_options={"shared_memory": False})
 first.reset(seed=0)
 first.step(first.action_space.sample())
@@ -41,12 +44,17 @@ assert not ray.is_initialized(), "the cluster did not end with the last fleet"
 """
 
 
+def _without(name: str) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != name}
+
+
 def test_local_cluster_lives_as_long_as_its_fleets(tmp_path: Path) -> None:
     """It is started without a word, holds more workers than there are cores, and ends with the last fleet."""
     ran = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-c", LOCAL],
         cwd=tmp_path,
-        env={**os.environ, "RAY_ADDRESS": "local"},  # not the cluster of these tests
+        # Not the cluster of these tests, nor its settings.
+        env={**_without("RAY_worker_niceness"), "RAY_ADDRESS": "local"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import gymnasium as gym
@@ -92,7 +93,17 @@ def test_what_a_function_of_the_users_own_makes_is_checked() -> None:
 def test_the_number_of_sub_environments_is_rllibs() -> None:
     with pytest.raises(InvalidArgument, match="num_envs_per_env_runner"):
         register_fleet("carts", "CartPole-v1", num_envs=3)
-    creator = FleetCreator("CartPole-v1", backend="serial")
-    with creator({"num_envs": 3}) as fleet:
-        assert isinstance(fleet, envfleet.Fleet)
-        assert fleet.num_envs == 3
+    with contextlib.closing(FleetCreator("CartPole-v1", backend="serial")({"num_envs": 3})) as vector_env:
+        assert isinstance(vector_env.unwrapped, envfleet.Fleet)
+        assert vector_env.num_envs == 3
+
+
+def test_env_runners_play_different_episodes() -> None:
+    """RLlib's seeds of EnvRunners are consecutive, and so are those of sub-environments."""
+    register_fleet("carts", "CartPole-v1", backend="serial")
+    config, starts = vec_config("carts").debugging(seed=3).env_runners(num_env_runners=3), set()
+    for worker_index in (1, 2, 3):
+        runner = SingleAgentEnvRunner(config=config, worker_index=worker_index, num_workers=3)
+        starts |= {episode.get_observations(0).tobytes() for episode in runner.sample(num_timesteps=N)}
+        runner.stop()
+    assert len(starts) == 3 * N

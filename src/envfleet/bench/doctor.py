@@ -83,6 +83,7 @@ class Facts:
         policy_s: Time of the policy per batch of actions; 0 if not given.
         machine: Machine that it ran on.
         busy_cores: Cores that other processes used before the measurement.
+        ray_niceness: Highest niceness of the workers of a Ray cluster that runs on this machine; 0 without one.
     """
 
     env: EnvFacts
@@ -92,6 +93,7 @@ class Facts:
     policy_s: float
     machine: Machine
     busy_cores: float
+    ray_niceness: int = 0
 
     def step_s(self, backend: str) -> float | None:
         """Return the time of a step of a whole fleet; `None` if it was not measured."""
@@ -145,7 +147,14 @@ def examine(
     contest = Contest(workload, num_envs, workers, contenders)
     run = run_contest(contest, seconds, _ROUNDS, lambda text, fraction: progress(text, 0.3 + 0.7 * fraction))
     kernel_id = None if kernel is None else kernel.id
-    return Facts(env_facts, run, workers, kernel_id, policy_s, describe_machine(), busy_cores)
+    return Facts(env_facts, run, workers, kernel_id, policy_s, describe_machine(), busy_cores, find_ray_niceness())
+
+
+def find_ray_niceness() -> int:
+    """Return the highest niceness of the workers of a Ray cluster on this machine; 0 without one."""
+    processes = require_psutil().process_iter(["cmdline", "nice"])
+    found = [one.info["nice"] for one in processes if "".join(one.info["cmdline"] or ()).startswith("ray::")]
+    return max((niceness for niceness in found if niceness is not None), default=0)
 
 
 def probe_env(state: State, workload: Workload, seconds: float) -> EnvFacts:

@@ -77,6 +77,14 @@ def _of_machine(facts: Facts) -> Iterator[Finding]:
             f"Other processes use {facts.busy_cores:.1f} of {machine.cores} cores",
             "Stop them, or use fewer workers; all figures are lower than on an idle machine.",
         )
+    if facts.ray_niceness > 0:
+        yield Finding(
+            "ray_niceness",
+            f"Workers of the Ray cluster on this machine have niceness {facts.ray_niceness}",
+            "Every other program goes before them, so that steps take tens of times as long on a busy machine. Start "
+            "the cluster with RAY_worker_niceness=0 in the environment of `ray start`; a cluster that envfleet starts "
+            "has it already.",
+        )
     if env.threads >= 2 or env.cores_busy >= 1.3:
         yield Finding(
             "threads",

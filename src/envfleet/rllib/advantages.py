@@ -10,10 +10,10 @@ import tree
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
 from envfleet.fleet.rollout import generalized_advantages
+from envfleet.rllib.internals import Postprocessing
 from envfleet.rllib.passes import in_parts
 from envfleet.rllib.rollout import PackedRollout
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.common import NumpyToTensor, TensorToNumpy
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.module_to_env import GetActions
-from ray.rllib.utils import force_list
 
 from envfleet.errors import InvalidArgument
 from envfleet.rllib.advantages import EstimateAdvantages
 from envfleet.rllib.connectors import UnpackRollouts
 from envfleet.rllib.fleets import refuse_num_envs
+from envfleet.rllib.internals import NotProvided, force_list
 from envfleet.rllib.learner import PackedPPOLearner
 from envfleet.rllib.runner import PackedEnvRunner
 

@@ -11,9 +11,13 @@ from gymnasium import spaces
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.utils.numpy import flatten_inputs_to_1d_tensor
-from ray.rllib.utils.spaces.space_utils import clip_action, get_base_struct_from_space, unsquash_action
 
+from envfleet.rllib.internals import (
+    clip_action,
+    flatten_inputs_to_1d_tensor,
+    get_base_struct_from_space,
+    unsquash_action,
+)
 from envfleet.rllib.rollout import PackedRollout
 
 Batch = dict[str, Any]

@@ -7,14 +7,16 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from ray.rllib.env.env_context import EnvContext
-from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
+from ray.tune.registry import register_env
 
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
+from envfleet.rllib.internals import ENV_CREATOR, _global_registry
 
 NUM_ENVS = "num_envs"  # RLlib adds it to an environment's settings to request a vector environment
 
@@ -23,12 +25,32 @@ _NEXT_STEP, _SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 MakeFleet = Callable[..., Fleet]
 
 
+def independent_seed(seed: int) -> int:
+    """Return the seed for the first sub-environment of an EnvRunner; sub-environment *i* gets that plus *i*.
+
+    RLlib seeds its EnvRunners with consecutive numbers, so that sub-environment 1 of one would play the episodes of
+    sub-environment 0 of the next.
+
+    Args:
+        seed: RLlib's seed for the EnvRunner.
+    """
+    return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)  # 31 bits, as many environments require
+
+
+class SeededFleet(VectorWrapper):
+    """A fleet whose seeds do not overlap with those of other EnvRunners; see `independent_seed`."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the fleet; an integer seed is first turned into an independent one."""
+        return self.env.reset(seed=None if seed is None else independent_seed(seed), options=options)
+
+
 class FleetCreator:
     """Callable that makes fleets or single environments for RLlib; `register_fleet` registers one.
 
     With `gym_env_vectorize_mode="vector_entry_point"` RLlib requests all sub-environments of an EnvRunner at once and
-    gets a fleet with next-step autoreset, as its own EnvRunners expect. In its other modes it requests single
-    environments and gets Gymnasium's.
+    gets a fleet with next-step autoreset, as its own EnvRunners expect, in a wrapper that keeps the seeds of EnvRunners
+    apart. In its other modes it requests single environments and gets Gymnasium's.
 
     Args:
         env: First argument of `make`; for `envfleet.make` a Gymnasium id, an `EnvSpec` or a callable.
@@ -39,9 +61,10 @@ class FleetCreator:
 
     Examples:
         >>> creator = FleetCreator("CartPole-v1", backend="serial")
-        >>> with creator({"num_envs": 3}) as fleet:
-        ...     fleet.num_envs
-        3
+        >>> vector_env = creator({"num_envs": 3})
+        >>> vector_env.unwrapped
+        <Fleet CartPole-v1: 3 sub-environments, serial, NEXT_STEP, not reset yet>
+        >>> vector_env.close()
     """
 
     def __init__(
@@ -59,7 +82,7 @@ class FleetCreator:
         settings = dict(context)
         if NUM_ENVS in settings:
             num_envs = settings.pop(NUM_ENVS)
-            return _checked(self.make_fleet(num_envs, _NEXT_STEP, **settings), num_envs, _NEXT_STEP)
+            return SeededFleet(_checked(self.make_fleet(num_envs, _NEXT_STEP, **settings), num_envs, _NEXT_STEP))
         if self.make is not envfleet.make:
             raise InvalidArgument(
                 f"RLlib requested a single {self.env!r}, which only envfleet.make can make: set "

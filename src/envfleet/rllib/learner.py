@@ -7,15 +7,17 @@ import itertools
 from typing import Any
 
 import torch
-from ray.rllib.algorithms.ppo.ppo import (
+
+from envfleet.rllib.dense import fuse_dense_layers
+from envfleet.rllib.internals import (
+    ENTROPY_KEY,
     LEARNER_RESULTS_KL_KEY,
     LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
     LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
+    POLICY_LOSS_KEY,
+    VF_LOSS_KEY,
+    PPOTorchLearner,
 )
-from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
-
-from envfleet.rllib.dense import fuse_dense_layers
 from envfleet.rllib.passes import uninitialized_memory
 
 _MEANS = (

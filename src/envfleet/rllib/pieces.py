@@ -8,10 +8,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2
-from ray.rllib.utils.metrics import CONNECTOR_PIPELINE_TIMER, CONNECTOR_TIMERS, TIMERS
-from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
-from ray.rllib.utils.metrics.utils import to_snake_case
+from envfleet.rllib.internals import (
+    CONNECTOR_PIPELINE_TIMER,
+    CONNECTOR_TIMERS,
+    TIMERS,
+    ConnectorPipelineV2,
+    MetricsLogger,
+    to_snake_case,
+)
 
 Key = tuple[str, ...]
 

@@ -25,25 +25,25 @@ import numpy as np
 import tree
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
-from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.env_context import EnvContext
-from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.utils.metrics import (
-    ENV_RESET_TIMER,
-    ENV_STEP_TIMER,
-    ENV_TO_MODULE_CONNECTOR,
-    MODULE_TO_ENV_CONNECTOR,
-    RLMODULE_INFERENCE_TIMER,
-)
 
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.outcomes import final_observations, find_resets
 from envfleet.rllib.connectors import actions_for_env
 from envfleet.rllib.dense import fuse_dense_layers
-from envfleet.rllib.fleets import make_packed_fleet
+from envfleet.rllib.fleets import independent_seed, make_packed_fleet
+from envfleet.rllib.internals import (
+    ENV_RESET_TIMER,
+    ENV_STEP_TIMER,
+    ENV_TO_MODULE_CONNECTOR,
+    MODULE_TO_ENV_CONNECTOR,
+    RLMODULE_INFERENCE_TIMER,
+    SingleAgentEnvRunner,
+    TorchRLModule,
+    make_callback,
+)
 from envfleet.rllib.passes import in_parts
 from envfleet.rllib.pieces import PieceTimes
 from envfleet.rllib.rollout import PackedRollout
@@ -165,8 +165,8 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             "metrics": self.metrics,
         }
         seed = None
-        if self._needs_initial_reset and self._seed is not None:  # RLlib's seeds of EnvRunners are consecutive
-            seed = self._seed + (self.worker_index or 0) * (self.num_envs - 1)
+        if self._needs_initial_reset and self._seed is not None:
+            seed = independent_seed(self._seed)
         with self._times.measuring((ENV_RESET_TIMER,)):
             observations, _ = self.env.reset(seed=seed)
         self._needs_initial_reset = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import operator
 import os
@@ -107,7 +108,7 @@ class WorkersEngine(seam.Engine):
             raise
         self._here: EnvGroup | None = None if transport.server is None else transport.server.group
         self.traits = seam.Traits(
-            plan=plan,
+            plan=dataclasses.replace(plan, reason="; ".join(filter(None, (plan.reason, transport.remark)))),
             num_envs=num_envs,
             single_observation_space=space,
             single_action_space=action_space,

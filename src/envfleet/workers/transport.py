@@ -37,6 +37,11 @@ class Transport(ABC):
     server: Server | None = None
     note = ""
 
+    @property
+    def remark(self) -> str:
+        """Text about the started workers that is added to the plan's reason."""
+        return ""
+
     @abstractmethod
     def start(self, timeout_s: float) -> None:
         """Start all workers, which then serve requests. `timeout_s` limits the time to place them."""

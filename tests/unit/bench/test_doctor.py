@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -83,6 +85,18 @@ def test_each_layer_gets_actions_of_its_own_space():
 def test_an_env_that_cannot_be_built():
     with pytest.raises(ChildFailed, match="planted in the constructor"):
         examine(resolve("tests.unit.bench.fakes:broken"), 2, progress=lambda text, fraction: None)
+
+
+def test_nice_workers_of_a_ray_cluster_are_found(tmp_path):
+    names = tmp_path / "fake.py"
+    names.write_text("import os; os.nice(7); print(flush=True); input()")
+    with subprocess.Popen(
+        ["ray::IDLE", names], executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        assert doctor.find_ray_niceness() >= 7
+        worker.communicate(b"\n")
 
 
 def test_a_whole_examination():

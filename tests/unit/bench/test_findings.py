@@ -84,6 +84,13 @@ def test_busy_machine():
     assert "Other processes use 3.0 of 4 cores" in [finding.title for finding in found]
 
 
+def test_ray_cluster_with_nice_workers():
+    found = diagnose(dataclasses.replace(facts(), ray_niceness=15)).findings
+    finding = next(one for one in found if one.code == "ray_niceness")
+    assert "niceness 15" in finding.title
+    assert "RAY_worker_niceness=0" in finding.advice
+
+
 def test_policy():
     # One step of the fleet takes 8 / 9000 s; with a policy as long, working at once doubles the speed.
     found = findings(policy_s=8 / 9_000)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.utils.metrics import ALL_MODULES
+
+from envfleet.rllib.internals import ALL_MODULES
 
 
 class IterationTimer:

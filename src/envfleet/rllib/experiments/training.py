@@ -20,6 +20,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.rllib.config import PackedPPOConfig
 from envfleet.rllib.experiments.timing import IterationTimer, connector_seconds
 from envfleet.rllib.fleets import register_fleet
+from envfleet.workers.transports.ray.cluster import local_settings
 
 Way = Literal["vec", "packed_vec"]
 WAYS: tuple[Way, ...] = ("vec", "packed_vec")
@@ -132,7 +133,7 @@ def quiet_ray() -> Iterator[None]:
     """Start a local Ray that logs only errors, unless there is one already; end it afterwards."""
     is_ours = not ray.is_initialized()
     if is_ours:
-        ray.init("local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init("local", **local_settings(), log_to_driver=False, logging_level=logging.ERROR)
         for name in ("ray.rllib", "ray.tune"):
             logging.getLogger(name).setLevel(logging.ERROR)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Mapping
@@ -39,6 +40,20 @@ class Invitation(NamedTuple):
     import_path: list[str]
 
 
+class Started(NamedTuple):
+    """A worker that was started.
+
+    Attributes:
+        pid: Id of its process.
+        place: Its node, and the connection to it.
+        niceness: Niceness of its process; 0 is that of ordinary programs.
+    """
+
+    pid: int
+    place: str
+    niceness: int
+
+
 class RayWorker:
     """Process that starts a worker as its child; the driver calls `settle`, then `start`, then the rest."""
 
@@ -69,7 +84,7 @@ class RayWorker:
             return f"the driver cannot be reached at {invitation.address} ({type(error).__name__}: {error})"
         return ""
 
-    def start(self, settled: str, place: Place, shared: Mapping[str, NDArray[Any]] | None) -> tuple[int, str]:
+    def start(self, settled: str, place: Place, shared: Mapping[str, NDArray[Any]] | None) -> Started:
         """Start the worker, which ends with this process or with the driver.
 
         Args:
@@ -78,21 +93,22 @@ class RayWorker:
             shared: The fleet's shared data, for a worker that does not share the driver's memory.
 
         Returns:
-            Its process, and where it is.
+            The worker's process id, place and niceness.
         """
         peers = [peer.fileno() for peer in self._peers]
         self._line: Line | None = None
         try:
             if self._reason:
                 self._process, self._line = start_far_worker(place, peers, shared or {})
-                return self._process.pid, f"node {ray.util.get_node_ip_address()}, TCP ({self._reason})"
-            self._process = start_near_worker(place, peers[0], self._fds)
-            return self._process.pid, "this machine, shared memory"
+                where = f"node {ray.util.get_node_ip_address()}, TCP ({self._reason})"
+            else:
+                self._process, where = start_near_worker(place, peers[0], self._fds), "this machine, shared memory"
+            return Started(self._process.pid, where, os.getpriority(os.PRIO_PROCESS, 0))
         finally:
             for peer in self._peers:  # from now on they are the worker's
                 peer.close()
 
-    def wait(self, started: tuple[int, str]) -> int | None:
+    def wait(self, started: Started) -> int | None:
         """Return the worker's exit code, once it was started and has ended."""
         while not self._process.has_ended(_TICK_S):
             pass

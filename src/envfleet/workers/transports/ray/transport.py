@@ -26,7 +26,7 @@ from envfleet.workers.serve import Place
 from envfleet.workers.transports.far import FarWorker
 from envfleet.workers.transports.process import ProcessTransport
 from envfleet.workers.transports.ray import cluster
-from envfleet.workers.transports.ray.actor import Invitation, RayWorker
+from envfleet.workers.transports.ray.actor import Invitation, RayWorker, Started
 from envfleet.workers.transports.socket import Connection, Listener, enable_keepalive
 
 _OF_ACTORS = frozenset({"num_cpus", "num_gpus", "resources", "memory", "scheduling_strategy", "runtime_env"})
@@ -108,13 +108,19 @@ class _RayWorker:
     def pid(self) -> int:
         """Process id of the worker on its node; 0 without a process."""
         found = self._get(self._started) if self.peers else None
-        return found[0] if isinstance(found, tuple) else 0
+        return found.pid if isinstance(found, Started) else 0
+
+    @property
+    def niceness(self) -> int:
+        """Niceness of the worker; 0 if it is unknown."""
+        found = self._get(self._started) if self.peers else None
+        return found.niceness if isinstance(found, Started) else 0
 
     @property
     def place(self) -> str:
         """Place of the worker."""
         found = self._get(self._started) if self.peers else "not placed yet"
-        return str(found[1] if isinstance(found, tuple) else found)
+        return found.place if isinstance(found, Started) else str(found)
 
     def how_ended(self) -> tuple[int | None, str | None]:
         """Return the exit code of the worker, which has ended, or what Ray says of its end."""
@@ -331,6 +337,17 @@ class RayTransport(ProcessTransport):
                 process.kill()
 
     # ------------------------------------------------------------------------------------------------- working
+
+    @property
+    def remark(self) -> str:
+        """Settings that speed depends on."""
+        niceness = max(process.niceness for process in self.processes)
+        if niceness <= 0:
+            return "workers have niceness 0"
+        return (
+            f"workers have niceness {niceness}, so other programs go first, and steps take tens of times as long on a "
+            "busy machine: start the cluster with RAY_worker_niceness=0 in the environment of `ray start`"
+        )
 
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays in shared memory."""
