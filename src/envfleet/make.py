@@ -193,6 +193,8 @@ def connect(
     mode: Literal["training", "ranked"] = "training",
     batch_size: int | None = None,
     record_episodes: bool = False,
+    resume: bool = False,
+    fleet_id: str | None = None,
     timeout_s: float = 60.0,
     patience_s: float = 120.0,
     **options: Any,
@@ -210,6 +212,10 @@ def connect(
             here on. `Fleet.evaluate` plays it.
         batch_size: Rows that `recv` waits for; all by default.
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
+        resume: Continue the open fleet of this user that was made by the same arguments, such as that of a client that
+            was killed; a new fleet if there is none. The first `recv` returns the result of the last step, or of the
+            last reset with zero rewards.
+        fleet_id: Id of the fleet to continue, as `envfleet status` shows it; implies `resume`.
         timeout_s: Timeout of a request in seconds, after which it is sent again. A repeated step is executed once.
         patience_s: Timeout of a call in seconds, including repeated requests; a service may restart meanwhile.
         **options: Arguments of the environment that the service accepts, such as `step_size=10`.
@@ -219,7 +225,7 @@ def connect(
 
     Raises:
         InvalidArgument: An argument is invalid; the message has its value, what is accepted and what to do.
-        ServiceUnreachable: No connection within 10 seconds, or no answer within `patience_s`.
+        ServiceUnreachable: No answer within `patience_s`.
         ServiceRefused: The service does not accept the token, or a quota is used up.
         MissingDependency: `envfleet[client]` is not installed.
     """
@@ -236,9 +242,9 @@ def connect(
     engine = connect_engine(
         [url] if isinstance(url, str) else list(url),
         num_envs,
-        {"env": env, "mode": mode, "options": options},
+        {"env": env, "mode": mode, "options": options, "autoreset_mode": read_autoreset_mode(autoreset_mode).name},
+        resume=fleet_id or resume,
         token=token,
-        autoreset_mode=read_autoreset_mode(autoreset_mode),
         record_episodes=record_episodes,
         timeout_s=timeout_s,
         patience_s=patience_s,

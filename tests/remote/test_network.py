@@ -296,8 +296,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_an_address_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_FIRST_REACH_S", 0.2)
+def test_an_address_without_a_service() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), _Page) as server:
         url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever)
@@ -309,11 +308,25 @@ def test_an_address_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
             server.shutdown()
             thread.join()
     with pytest.raises(ServiceUnreachable, match="Check the address"):
-        envfleet.connect(url, TURBOFAN, token="any")
+        envfleet.connect(url, TURBOFAN, token="any", patience_s=0.2)
+
+
+def test_connect_has_the_patience_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gave up after 10 s, so that a service that starts or restarts was not waited for."""
+    asked: list[float] = []
+
+    class Link(ServiceLink):
+        def get(self, path: str, *, patience_s: float | None = None) -> Any:
+            asked.append(self._patience_s if patience_s is None else patience_s)
+            raise ServiceUnreachable("nobody answers")
+
+    monkeypatch.setattr(connecting, "ServiceLink", Link)
+    with pytest.raises(ServiceUnreachable):
+        envfleet.connect("http://127.0.0.1:9", TURBOFAN, token="any", patience_s=345.0)
+    assert asked == [345.0]
 
 
 def test_a_service_that_takes_long_to_make_a_fleet_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_FIRST_REACH_S", 0.0)
     before, networks = place.service.fleets.num_held, []
 
     class SlowLink(ServiceLink):

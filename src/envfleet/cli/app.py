@@ -16,7 +16,7 @@ from envfleet.cli.demo import demo
 from envfleet.cli.options import EnvArgs
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
 from envfleet.cli.playing import evaluate, play, tournament, watch
-from envfleet.cli.remote import status, submit
+from envfleet.cli.remote import close, status, submit
 from envfleet.cli.searching import search
 from envfleet.cli.serving import serve_app, token_app
 from envfleet.cli.training import export, plot, train
@@ -219,7 +219,7 @@ def replay(
         raise typer.Exit(1)
 
 
-for _command in (train, plot, export, search, evaluate, tournament, watch, play, demo, status, submit):
+for _command in (train, plot, export, search, evaluate, tournament, watch, play, demo, status, close, submit):
     app.command()(_command)
 app.add_typer(serve_app)
 app.add_typer(token_app)

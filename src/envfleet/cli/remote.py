@@ -1,8 +1,10 @@
-"""`envfleet status` and `envfleet submit`: fleets, quota and scores of a user at a service, and ranked attempts."""
+"""`envfleet status`, `close` and `submit`: fleets, quota and scores of a user at a service, and ranked attempts."""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from envfleet.fleet.evaluating import read_policy
 if TYPE_CHECKING:
     from envfleet.remote.service_link import ServiceLink
 
+_FLEET_ID = re.compile(r"[0-9a-f]{24}")
 _MOST_FLEETS = 12  # that are asked for their episodes
 _NEIGHBORS = 5  # lines of a leaderboard
 
@@ -50,6 +53,29 @@ def status(
             while True:
                 time.sleep(watch)
                 live.update(_dashboard(link), refresh=True)
+
+
+def close(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Of the service, such as http://host:8001.")],
+    fleets: Annotated[list[str], typer.Argument(metavar="ID...", help="Of fleets, as `envfleet status` shows them.")],
+    *,
+    token: Annotated[
+        str | None, typer.Option(envvar="ENVFLEET_TOKEN", help="Else ENVFLEET_TOKEN of a file .env.")
+    ] = None,
+) -> None:
+    """Close fleets of mine at a service, such as those of a client that was killed; their episodes are abandoned."""
+    require("client", "envfleet.remote.service_link", "envfleet.user_settings")
+    from envfleet.remote.codec import pack
+    from envfleet.remote.service_link import ServiceLink
+    from envfleet.user_settings import find_token
+
+    with contextlib.closing(ServiceLink(url, find_token(token, "--token TOKEN"), patience_s=10.0)) as link:
+        for fleet in fleets:
+            if not _FLEET_ID.fullmatch(fleet):
+                raise InvalidArgument(
+                    f"{fleet!r} is not the id of a fleet: pass one as `envfleet status {url}` shows it"
+                )
+            link.post(f"/fleets/{fleet}/close", pack({"key": secrets.token_bytes(16)}))
 
 
 def submit(
@@ -144,7 +170,7 @@ def _fleets(link: ServiceLink, fleets: Sequence[Mapping[str, Any]]) -> Renderabl
     table = make_table("fleet", "environment", "mode", *figures, texts=3)
     for place, fleet in enumerate(fleets):
         episodes = _episodes(link, fleet) if place < _MOST_FLEETS else ()
-        table.add_row(fleet["fleet"][:8], fleet["env"], fleet["mode"], f"{fleet['num_envs']:,}", *episodes)
+        table.add_row(fleet["fleet"], fleet["env"], fleet["mode"], f"{fleet['num_envs']:,}", *episodes)
     return table
 
 

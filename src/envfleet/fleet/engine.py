@@ -78,6 +78,7 @@ class Traits:
         has_stacks: True if `stacks` can return Python stacks.
         has_rollouts: True if the engine implements `rollout`; else the fleet calls `step` in a loop.
         attempt_episodes: Number of episodes of the ranked attempt that this is, if it is one.
+        pending_rows: Rows whose last result is returned by the first `recv`, in a fleet that continues another one.
         is_bound_to_process: True if a fork of this process must not use the engine.
     """
 
@@ -99,6 +100,7 @@ class Traits:
     has_stacks: bool = True
     has_rollouts: bool = False
     attempt_episodes: int | None = None
+    pending_rows: NDArray[np.int64] | None = None
     is_bound_to_process: bool = True
 
     @property

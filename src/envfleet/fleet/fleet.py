@@ -94,6 +94,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self.spec, self.render_mode = traits.env_spec, traits.render_mode
         self.batch_size = batch_size or self.num_envs
         self._under_way = np.zeros(self.num_envs, np.bool_)
+        if traits.pending_rows is not None:
+            self._state, self._under_way[traits.pending_rows] = Lifecycle.PENDING, True
         if traits.is_bound_to_process:
             _fleets.add(self)
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gymnasium import Space
-from gymnasium.vector import AutoresetMode
 
 from envfleet.errors import InvalidArgument, WireError
 from envfleet.remote.codec import pack, space_from_plain
@@ -17,7 +16,6 @@ from envfleet.remote.queue import KEY_BYTES, ServiceQueue
 from envfleet.remote.service_link import ServiceLink
 from envfleet.user_settings import find_token
 
-_FIRST_REACH_S = 10.0  # nothing runs yet, and an address may be wrong
 _UNDO_S = 1.0
 
 
@@ -27,22 +25,22 @@ def connect_engine(
     request: Mapping[str, Any],
     *,
     token: str | None,
-    autoreset_mode: AutoresetMode,
     record_episodes: bool,
     timeout_s: float,
     patience_s: float,
+    resume: bool | str = False,
 ) -> RemoteEngine:
     """Make a fleet at services; see `envfleet.connect`.
 
     Args:
         urls: Of the services.
         num_envs: Sub-environments in all.
-        request: `env`, `mode` and `options`, as the protocol has them.
+        request: `env`, `mode`, `options` and `autoreset_mode`, as the protocol has them.
         token: For all services.
-        autoreset_mode: Gymnasium's.
         record_episodes: Whether infos describe the episodes that end.
         timeout_s: Of a request.
         patience_s: Of a call.
+        resume: Id of the fleet to continue; True for the one that was made by the same arguments, if there is one.
     """
     if not urls or num_envs < len(urls):
         raise InvalidArgument(
@@ -50,6 +48,8 @@ def connect_engine(
         )
     if len(urls) > 1 and request["mode"] == "ranked":
         raise InvalidArgument(f"{len(urls)} services with mode='ranked': pass one, where the whole attempt is played")
+    if resume and len(urls) > 1:
+        raise InvalidArgument(f"resume with {len(urls)} services: pass one, a fleet at a time")
     secret = find_token(token)
     bounds = [num_envs * k // len(urls) for k in range(len(urls) + 1)]
     queues: list[ServiceQueue] = []
@@ -58,12 +58,15 @@ def connect_engine(
         for url, start, stop in zip(urls, bounds, bounds[1:], strict=False):
             link = ServiceLink(url, secret, timeout_s=timeout_s, patience_s=patience_s)
             undoing.callback(link.close)
-            link.get("/me", patience_s=min(_FIRST_REACH_S, patience_s))
-            asked = {**request, "num_envs": stop - start, "autoreset_mode": autoreset_mode.name}
-            described = link.post("/fleets", pack({**asked, "key": secrets.token_bytes(KEY_BYTES)}))
+            link.get("/me")
+            asked = {**request, "num_envs": stop - start}
+            described: Any = _find_fleet(link, asked, resume) if resume else None
+            is_new = described is None
+            if is_new:
+                described = link.post("/fleets", pack({**asked, "key": secrets.token_bytes(KEY_BYTES)}))
             try:
-                queues.append(ServiceQueue(link, str(described["fleet"]), range(start, stop)))
-                undoing.callback(queues[-1].close, _UNDO_S)
+                queues.append(ServiceQueue(link, str(described["fleet"]), range(start, stop), seq=described["seq"]))
+                undoing.callback(queues[-1].close, _UNDO_S if is_new else 0.0)
                 found = tuple(space_from_plain(described[f"{name}_space"]) for name in ("observation", "action"))
                 engine = RemoteEngine(queues, described, found, record_episodes=record_episodes)
             except (KeyError, TypeError, ValueError) as error:
@@ -78,3 +81,36 @@ def connect_engine(
                 )
         undoing.pop_all()
     return engine
+
+
+def _find_fleet(link: ServiceLink, asked: Mapping[str, Any], resume: bool | str) -> Any:
+    """Return the description of the fleet to continue, with its last call; `None` if there is none.
+
+    Raises:
+        InvalidArgument: The fleet with this id was made by other arguments, or several were made by these.
+    """
+    if isinstance(resume, str):
+        described = link.get(f"/fleets/{resume}/last")
+        for name, expected in asked.items():
+            if not _is_same(name, described.get(name), expected):
+                raise InvalidArgument(
+                    f"fleet_id={resume!r} has {name}={described.get(name)!r}, but {expected!r} was passed: pass the "
+                    "fleet's own"
+                )
+        return described
+    fleets = link.get("/fleets")["fleets"]
+    same = [
+        str(each["fleet"])
+        for each in fleets
+        if each["kind"] == "fleet" and all(_is_same(name, each.get(name), asked[name]) for name in asked)
+    ]
+    if len(same) > 1:
+        raise InvalidArgument(
+            f"resume=True, but {len(same)} open fleets match: pass fleet_id=, one of {', '.join(same)}"
+        )
+    return link.get(f"/fleets/{same[0]}/last") if same else None
+
+
+def _is_same(name: str, value: Any, expected: Any) -> bool:
+    """Compare an argument of two fleets; the namespace of an environment is optional."""
+    return bool(value == expected or (name == "env" and value == f"envfleet/{expected}"))

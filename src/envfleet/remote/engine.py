@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, CallTimeout, Failure, InvalidArgument, WireError
 from envfleet.fleet import engine as seam
-from envfleet.fleet.episodes import EndedEpisodes, EpisodeStats, EpisodeStatus
+from envfleet.fleet.episodes import EndedEpisodes, EpisodeState, EpisodeStats, EpisodeStatus
 from envfleet.fleet.infos import scatter_infos, take_infos
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
 from envfleet.fleet.stats import FleetStats, Plan
-from envfleet.remote.codec import read_array, read_infos, read_leaves, shrink
+from envfleet.remote.codec import read_array, read_infos, read_leaves, shrink, unpack
 from envfleet.remote.queue import ServiceCall, ServiceQueue
 
 _LARGEST_SEED = 2**62 - 1
@@ -86,7 +86,8 @@ class RemoteEngine(seam.Engine):
         self.services = tuple(queue.link.url for queue in queues)
         self.fleet_ids = tuple(queue.fleet_id for queue in queues)
         num_envs, spans = queues[-1].span.stop, tuple(len(queue.span) for queue in queues)
-        render_mode = self.options.get("render_mode")
+        render_mode, last = self.options.get("render_mode"), described.get("last")
+        self._every = np.arange(num_envs)
         self.traits = seam.Traits(
             plan=Plan("remote", len(spans), spans, f"held by {', '.join(self.services)}"),
             num_envs=num_envs,
@@ -101,8 +102,8 @@ class RemoteEngine(seam.Engine):
             has_states=False,
             has_stacks=False,
             attempt_episodes=int(described.get("attempt", {}).get("episodes", 0)) or None,
+            pending_rows=None if last is None else self._every if last["rows"] is None else np.array(last["rows"]),
         )
-        self._every = np.arange(num_envs)
         self._episodes = EpisodeStats(num_envs, self.traits.autoreset_mode)
         self._records_episodes = record_episodes
         self._leaves, self._finals = (
@@ -115,6 +116,29 @@ class RemoteEngine(seam.Engine):
         self._sent: dict[ServiceCall, seam.Rows] = {}  # steps that were sent, and rows of each to be collected
         self._tears = False  # whether an error now would lose something
         self._steps, self._wait_s, self._copy_s = 0, 0.0, 0.0
+        self._owed = None if last is None else self._resume(described, last)
+
+    def _resume(self, described: Mapping[str, Any], last: Mapping[str, Any]) -> seam.Batch:
+        """Continue a fleet of another client; return the result of its last call, which that one may not have got.
+
+        Raises:
+            WireError: The service described something else.
+        """
+        rows = self.traits.pending_rows if self.traits.pending_rows is not None else self._every
+        call = ServiceCall(self._queues[0], str(last["verb"]), {}, rows, self._read)
+        answer = self._read(call, unpack(last["reply"]))
+        for leaf, values in zip(self._leaves, read_leaves(last, self._layout, len(self._every)), strict=True):
+            leaf[:] = values
+        for place in np.flatnonzero(answer.infos.get("_final_obs", ())).tolist():
+            self._write_final(int(rows[place]), answer.infos["final_obs"][place])
+        ended = set(described["ended"].tolist())
+        figures = zip(described["returns"].tolist(), described["lengths"].tolist(), strict=True)
+        for row, (total, length) in enumerate(figures):
+            self._episodes.restore(row, EpisodeState(total, length, row in ended))
+        rewards = np.zeros(len(rows)) if answer.rewards is None else answer.rewards.copy()
+        flags = np.zeros((2, len(rows)), np.bool_) if answer.flags is None else answer.flags
+        observations = self._layout.batch([leaf.copy() for leaf in answer.leaves])
+        return seam.Batch(observations, rewards, flags[0], flags[1], answer.infos, rows)
 
     # ------------------------------------------------------------------------------------------------ requests
 
@@ -151,6 +175,7 @@ class RemoteEngine(seam.Engine):
 
         calls = self._calls("reset", rows, fields)
         infos = self._take_in(self._carry_out(calls, is_whole=rows is None), rows)
+        self._owed = None if rows is None else self._owed
         self._episodes.begin(None if rows is None else rows.tolist())
         for place, row in enumerate((self._every if rows is None else rows).tolist()):
             seed = seeds[place] if isinstance(seeds, list) else None if seeds is None else seeds + row
@@ -207,6 +232,8 @@ class RemoteEngine(seam.Engine):
     ) -> seam.Batch:
         """Wait for steps that were sent; those without an answer are sent again."""
         self._tears = False
+        if self._owed is not None:
+            return self._take_owed(self._owed, rows)
         rows = self._every if rows is None and count is None else rows
         answered = self._await(count, rows, timeout_s)
         which = np.concatenate([call.rows[places] for call, places in answered]) if rows is None else rows
@@ -218,6 +245,16 @@ class RemoteEngine(seam.Engine):
             if not len(self._sent[call]):
                 del self._sent[call]
         return seam.Batch(*step, which)
+
+    def _take_owed(self, owed: seam.Batch, rows: seam.Rows | None) -> seam.Batch:
+        """Return the result of the last call of a fleet that was resumed."""
+        if rows is not None and not np.array_equal(rows, owed.env_indices):
+            raise InvalidArgument(
+                f"recv(env_indices=…) of {len(rows)} sub-environments of a resumed fleet, whose last call was of "
+                f"{len(owed.env_indices)}: leave env_indices out of the first recv()"
+            )
+        self._owed = None
+        return owed
 
     def _await(self, count: int | None, rows: seam.Rows | None, timeout_s: float | None) -> list[Answered]:
         """Wait until so many rows, or these, have stepped."""
@@ -416,8 +453,8 @@ class RemoteEngine(seam.Engine):
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether a call was not answered."""
-        return self._open is not None or any(call.error is not None for call in self._sent)
+        """Return whether a call was not answered, or the last result of a resumed fleet was not received."""
+        return self._owed is not None or self._open is not None or any(call.error is not None for call in self._sent)
 
     def state_after(self, error: BaseException) -> Lifecycle | None:
         """Return `TORN` if an answer was lost while it was taken in; else the call can be made again."""

@@ -74,15 +74,16 @@ class ServiceQueue:
         link: To the service.
         fleet_id: The service's id of that part.
         span: Its sub-environments.
+        seq: Number of calls that it has made.
 
     Attributes:
         seq: Number of the next call.
         is_astray: Whether the service has refused that number.
     """
 
-    def __init__(self, link: ServiceLink, fleet_id: str, span: range) -> None:
+    def __init__(self, link: ServiceLink, fleet_id: str, span: range, *, seq: int = 0) -> None:
         self.link, self.fleet_id, self.span = link, fleet_id, span
-        self.seq, self.is_astray = 0, False
+        self.seq, self.is_astray = seq, False
         self._calls: collections.deque[ServiceCall] = collections.deque()
         self._sending = threading.Lock()
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "envfleet-remote")

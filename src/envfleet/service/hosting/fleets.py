@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
-from envfleet.remote.codec import pack
+from envfleet.remote.codec import pack, unpack
 from envfleet.service.database.journal import Conflict, Journal, JournalEntry, attempts_spent, live_envs_spent
 from envfleet.service.database.scores import fleets_that_count
 from envfleet.service.database.store import Store, attempts_today
@@ -158,6 +158,21 @@ class Fleets:
         config = self._memory.read_config(row, "its episodes cannot be replayed")
         single = config.model_copy(update={"num_envs": 1})
         return self._memory.build(fleet_id, row["user_id"], single), config.num_envs
+
+    def describe_last(self, user_id: int, fleet_id: str) -> dict[str, Any]:
+        """Return a fleet's description with its last call, for a client that continues in place of another one.
+
+        Raises:
+            EnvfleetError: As `use`.
+        """
+        with self.use(user_id, fleet_id) as hosted:
+            described = {**hosted.describe(), "last": None}
+            if hosted.last is not None:
+                [(_, _, body)] = self._store.events(fleet_id, hosted.seq - 1, 1)
+                event = unpack(body)
+                last = {"verb": event["do"], "rows": event.get("rows"), "reply": hosted.last[1]}
+                described["last"] = {**last, "observations": hosted.fleet.engine.observe()}
+            return described
 
     # ------------------------------------------------------------------ calling
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from envfleet.remote.codec import pack
-from envfleet.service.hosting.hosted import FleetConfig
+from envfleet.service.hosting.hosted import FleetConfig, pack_reply
 from envfleet.service.offers import find_offer
 from envfleet.service.protocols.requests import BINARY, BinaryRoute, caller, read, reply_with, service_of
 from envfleet.service.protocols.schemas import CreateFleet
@@ -60,6 +60,17 @@ async def get_fleet(fleet: str, request: Request) -> Response:
             return pack(hosted.describe())
 
     return reply_with(await service.run(identity, "get", work, computes=False))
+
+
+@router.get("/fleets/{fleet}/last", response_class=Response)
+async def get_last(fleet: str, request: Request) -> Response:
+    """Return a fleet as it stands, with its last call and the reply to it, for a client that resumes it."""
+    service, identity = await caller(request)
+
+    def work() -> bytes:
+        return pack_reply(service.fleets.describe_last(identity.user_id, fleet))
+
+    return reply_with(await service.run(identity, "last", work, computes=False))
 
 
 # `FleetCalls` answers the next two before they come here. Their routes describe them, and refuse other methods.
