@@ -142,7 +142,7 @@ def one_torch_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def no_plots() -> Iterator[None]:
-    """Leave out the plots at the end of a run, which take longer than short runs; `test_records.py` looks at them."""
+    """Leave out the plots at the end of a run, which take longer than short runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("envfleet.training.single_run.plot_runs", lambda runs: [])
         yield

@@ -13,17 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.agents import (
-    DDDQN,
-    PPO,
-    Agent,
-    Collector,
-    DDDQNConfig,
-    PPOConfig,
-    Transitions,
-    export_policy,
-    load_agent,
-)
+from envfleet.agents import DDDQN, PPO, Agent, Collector, DDDQNConfig, PPOConfig, Transitions, export_policy, load_agent
 from envfleet.errors import InvalidArgument
 
 ROWS, ACTIONS = 300, 5

@@ -1,155 +1,33 @@
-"""Promises of every agent: actions, determinism, saving, and resuming exactly."""
+"""Promises of every agent: actions, determinism, and resuming exactly."""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
-import itertools
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tests.unit.agents.samples import KINDS, OBSERVATIONS, TABLE, TORQUE, Run, is_equal, make
 
-import envfleet
 from envfleet.agents import (
     DDDQN,
     PPO,
     SAC,
     TD3,
     ActionTable,
-    Collector,
     DDDQNConfig,
     PPOConfig,
     SACConfig,
     TD3Config,
     Transitions,
-    TransitionWriter,
     load_agent,
-    saving,
 )
-from envfleet.envs.hockey.discrete import action_table
 from envfleet.errors import InvalidArgument
-
-OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
-TORQUE = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
-TABLE = ActionTable(action_table(2))
-OFF_POLICY: dict[str, Any] = {"hidden": (16, 16), "batch_size": 8, "warmup": 12, "capacity": 100}
-OPEN: list[Any] = []
-KINDS: dict[str, Any] = {
-    "dddqn": (DDDQN, spaces.Discrete(4, start=-1), DDDQNConfig(**OFF_POLICY)),
-    "dddqn with a table, priorities, n steps": (
-        DDDQN,
-        TABLE,
-        DDDQNConfig(**OFF_POLICY, prioritized=True, num_steps=3, target_period=3, target_tau=1.0),
-    ),
-    "sac": (SAC, TORQUE, SACConfig(**OFF_POLICY)),
-    "sac with pink noise": (SAC, TORQUE, SACConfig(**OFF_POLICY, noise_exponent=1.0, noise_length=7)),
-    "td3": (TD3, TORQUE, TD3Config(**OFF_POLICY)),
-    "td3 with red noise": (TD3, TORQUE, TD3Config(**OFF_POLICY, noise_exponent=2.0, num_steps=2)),
-    "ppo for discrete actions": (PPO, spaces.Discrete(4, start=-1), PPOConfig(hidden=(16,))),
-    "ppo": (PPO, TORQUE, PPOConfig(hidden=(16,), normalize_observations=True, normalize_values=True, target_kl=0.5)),
-}
-
-
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays_open() -> Iterator[None]:
-    yield
-    while OPEN:
-        OPEN.pop().close()
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Any:
-    return KINDS[request.param]
-
-
-def make(kind: Any, seed: int | None = 0, num_envs: int = 3) -> Any:
-    agent_class, space, config = kind
-    return agent_class(OBSERVATIONS, space, config, num_envs=num_envs, seed=seed)
-
-
-class Drift(gym.Env[Any, Any]):
-    """Takes any action; episodes of 5 steps that are cut off, or of 4 that terminate."""
-
-    observation_space = OBSERVATIONS
-
-    def __init__(self, action_space: Any) -> None:
-        self.action_space = action_space
-        self.episode = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps, self.episode = 0, self.episode + 1
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert np.asarray(action) in self.action_space
-        self.steps += 1
-        is_even = self.episode % 2 == 0
-        return self._observe(), float(np.sum(action)), is_even and self.steps == 4, self.steps == 5, {}
-
-    def _observe(self) -> Any:
-        return self.np_random.standard_normal(3).astype(np.float32)
-
-
-class Run:
-    """A training run that another agent can continue."""
-
-    def __init__(self, agent: Any) -> None:
-        space = agent.action_space
-        if isinstance(space, ActionTable):
-            space = spaces.Box(-1.0, 1.0, (4,), np.float32)
-        self.agent = agent
-        self.fleet: Any = envfleet.make(
-            [lambda: Drift(space)] * 3, backend="serial", autoreset_mode="SAME_STEP"
-        )  # fmt: skip
-        OPEN.append(self.fleet)
-        if isinstance(agent, PPO):
-            self.collector = Collector(self.fleet, 6, seed=0)
-        else:
-            self.observations, _ = self.fleet.reset(seed=0)
-            self.writer = TransitionWriter(self.fleet)
-            self.writer.reset(self.observations)
-
-    def go_on(self, rounds: int) -> list[dict[str, float]]:
-        metrics = []
-        for _ in range(rounds):
-            if isinstance(self.agent, PPO):
-                metrics.append(self.agent.update(self.collector.collect(self.agent)))
-                continue
-            actions = self.agent.act_batch(self.observations)
-            step = self.fleet.step(actions)
-            self.observations = step[0]
-            self.agent.remember(self.writer.step(actions, *step))
-            if self.agent.is_ready:
-                metrics.append(self.agent.update(2))
-        return metrics
-
-
-class OfGpu:
-    """A generator with the 16 bytes of state that those of CUDA have."""
-
-    def get_state(self) -> torch.Tensor:
-        return torch.arange(16, dtype=torch.uint8)
-
-
-def weights_of(agent: Any) -> list[torch.Tensor]:
-    return [tensor for part in agent.weights().values() for tensor in part.values()]
-
-
-def is_equal(first: Any, second: Any) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(weights_of(first), weights_of(second), strict=True))
 
 
 def test_actions_are_of_the_space_and_one_per_row(kind: Any) -> None:
@@ -235,115 +113,6 @@ def test_a_saved_state_is_not_changed_by_what_follows(kind: Any) -> None:
     third.load_state_dict(state)
     assert all(torch.equal(expected[part][name], value) for part, of in third.weights().items()
                for name, value in of.items())  # fmt: skip
-
-
-def test_a_file_is_enough_to_make_the_agent(kind: Any, tmp_path: Path) -> None:
-    agent = make(kind)
-    Run(agent).go_on(8)
-    observations = np.random.default_rng(1).standard_normal((5, 3)).astype(np.float32)
-    expected = agent.act_batch(observations, deterministic=True)
-    for contents, num_envs in itertools.product(("weights", "learner", "all"), (None, 5)):
-        path = tmp_path / f"{contents}.pt"
-        agent.save(path, contents=contents)
-        loaded = load_agent(path, num_envs=num_envs)
-        assert type(loaded) is type(agent)
-        assert loaded.config == agent.config
-        assert np.array_equal(loaded.act_batch(observations, deterministic=True), expected)
-        if contents != "weights" and num_envs is None:
-            assert loaded.num_updates == agent.num_updates
-
-
-def test_replay_memory_is_allocated_at_the_first_transition(tmp_path: Path) -> None:
-    path, config = tmp_path / "agent.pt", SACConfig(capacity=10**15, replay_device="cuda:99", hidden=(8,))
-    SAC(OBSERVATIONS, TORQUE, config).save(path)
-    agent = load_agent(path)
-    assert agent.act_batch(np.zeros((2, 3))).shape == (2, *TORQUE.shape)
-    with pytest.raises((RuntimeError, AssertionError)):  # torch's, on any machine
-        agent.state_dict("all")
-
-
-def test_a_disk_that_is_full_is_said_and_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    path.write_bytes(b"old")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            saving.write(path, {"a": np.zeros(100_000)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
-
-
-def test_the_generator_of_a_gpu_stays_behind(kind: Any, tmp_path: Path) -> None:
-    agent = make(kind)
-    agent.random.torch = OfGpu()
-    agent.save(tmp_path / "agent.pt")
-    loaded = load_agent(tmp_path / "agent.pt", seed=4)
-    assert is_equal(loaded, agent)
-    assert torch.equal(loaded.random.torch.get_state(), make(kind, seed=4).random.torch.get_state())
-
-
-def test_what_is_no_saved_agent_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "agent.pt"
-    for junk in (b"not a file of ours", b"hello", b"", b"PK\x03\x04"):
-        path.write_bytes(junk)
-        with pytest.raises(InvalidArgument, match="cannot be read as a saved agent") as caught:
-            load_agent(path)
-        assert "weights_only" not in str(caught.value)
-    torch.save({"format": saving.FORMAT}, path)
-    with pytest.raises(InvalidArgument, match=r"the agent in .*agent.pt is '', expected 'module:name'"):
-        load_agent(path)
-    torch.save({"format": 99}, path)
-    with pytest.raises(InvalidArgument, match="has format 99, expected 5"):
-        load_agent(path)
-    torch.save({"format": saving.FORMAT, "run": print}, path)  # code, or the name of some, is not read
-    with pytest.raises(InvalidArgument, match="cannot be read"):
-        load_agent(path)
-    make(KINDS["sac"]).save(path)
-    with pytest.raises(InvalidArgument, match="holds a SAC, this is a TD3"):
-        make(KINDS["td3"]).load(path)
-    wider = SAC(OBSERVATIONS, TORQUE, SACConfig(hidden=(17,)), num_envs=3)
-    with pytest.raises(InvalidArgument, match="do not fit the network 'actor'"):
-        wider.load(path)
-    with pytest.raises(InvalidArgument, match=r"none.pt cannot be read \(No such file or directory\): pass the folder"):
-        load_agent(tmp_path / "none.pt")
-
-
-def test_files_whose_bytes_changed_are_refused(tmp_path: Path) -> None:
-    path, agent, rng = tmp_path / "agent.pt", make(KINDS["sac"]), np.random.default_rng(0)
-    agent.save(path)
-    whole, refusals = path.read_bytes(), list[str]()
-    places = [
-        *rng.integers(len(whole) - 4, size=60),
-        *rng.integers(whole.index(b"PK\x01\x02"), len(whole) - 4, size=60),
-    ]
-    for place in map(int, places):  # the second half in the directory of the archive
-        path.write_bytes(whole[:place] + bytes(255 - byte for byte in whole[place : place + 4]) + whole[place + 4 :])
-        try:
-            loaded = load_agent(path)
-        except InvalidArgument as error:
-            refusals.append(str(error))
-        else:  # bytes between the parts of the archive, which mean nothing
-            assert is_equal(loaded, agent)
-    assert len(refusals) > 60
-    assert all(message.startswith(f"{path} ") for message in refusals)
-
-
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, path = make(KINDS["td3"]), tmp_path / "agent.pt"
-    agent.save(path)
-    before = path.read_bytes()
-
-    def half(payload: Any, file: Any, **_: Any) -> None:
-        file.write(b"half")
-        raise OSError(errno.ENOSPC, "disk full")
-
-    monkeypatch.setattr(torch, "save", half)
-    with pytest.raises(OSError, match="disk full"):
-        agent.save(path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_epsilon_is_drawn_for_every_row() -> None:

@@ -16,8 +16,6 @@ from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config
 from envfleet.agents.optimizer import Adam
 from envfleet.agents.replay import Batch
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 ROWS = 64
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (5,), np.float32)
 TORQUE = spaces.Box(-2.0, 2.0, (2,), np.float32)

@@ -8,82 +8,20 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.agents.scripted import MODES, Script, Scripted, alone, choose, scripts
 
 import envfleet
-from envfleet.agents.n_step import NStepWriter
-from envfleet.agents.replay import COLUMNS, ReplayBuffer
 from envfleet.agents.transitions import Transitions, TransitionWriter
 from envfleet.errors import InvalidArgument
-
-MODES = tuple(AutoresetMode)
-END = {"terminated": (True, False), "truncated": (False, True), "both": (True, True)}
-Script = list[tuple[int, str]]
-scripts = st.lists(
-    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(sorted(END))), min_size=1, max_size=3), min_size=1, max_size=4
-)
-
-
-class Scripted(gym.Env[Any, Any]):
-    """Episodes of given lengths and ends, over and over; observes (sub-environment, episode, step, last action)."""
-
-    observation_space = gym.spaces.Box(-1, 10_000, (4,), np.float32)
-    action_space = gym.spaces.Discrete(1000)
-
-    def __init__(self, number: int, script: Script) -> None:
-        self.number, self.script, self.episode = number, script, -1
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.episode, self.steps = self.episode + 1, 0
-        return self._observe(0), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        length, kind = self.script[self.episode % len(self.script)]
-        terminated, truncated = END[kind] if self.steps == length else (False, False)
-        return self._observe(action), 100.0 * self.episode + self.steps, terminated, truncated, {}
-
-    def _observe(self, action: Any) -> Any:
-        return np.array([self.number, self.episode, self.steps, action], np.float32)
-
-
-def choose(observations: Any) -> Any:
-    """An action that any loop finds again from the observation."""
-    return (np.asarray(observations) @ np.array([7, 31, 11, 1]) % 1000).astype(np.int64)
 
 
 def in_rows(transitions: Transitions) -> list[tuple[Any, ...]]:
     columns = (transitions.env_indices, transitions.observations, transitions.actions, transitions.rewards,
                transitions.terminated, transitions.truncated, transitions.next_observations)  # fmt: skip
     return [tuple(np.asarray(column[row]).tolist() for column in columns) for row in range(len(transitions))]
-
-
-def n_steps_into(count: int, num_steps: int, space: Any, action_shape: tuple[int, ...] = ()) -> Any:
-    """A writer over n steps, with the buffer it writes to."""
-    action_dtype = torch.int64 if action_shape == () else torch.uint8
-    replay = ReplayBuffer(1000, space, action_shape, action_dtype, rng=np.random.default_rng(0))
-    return NStepWriter(replay, count, num_steps, 0.9), replay
-
-
-def columns_of(replay: ReplayBuffer) -> list[Any]:
-    columns = replay.state_dict()["columns"]
-    return [columns[name].numpy() for name in COLUMNS]
-
-
-def alone(number: int, script: Script, num_transitions: int) -> list[tuple[Any, ...]]:
-    """The first transitions of one environment."""
-    env, found = Scripted(number, script), list[tuple[Any, ...]]()
-    observation, _ = env.reset()
-    for _ in range(num_transitions):
-        action = choose(observation)
-        following, reward, terminated, truncated, _ = env.step(action)
-        found.append((number, observation.tolist(), int(action), reward, terminated, truncated, following.tolist()))
-        observation = env.reset()[0] if terminated or truncated else following
-    return found
 
 
 def check(found: list[tuple[Any, ...]], all_scripts: list[Script], least: int) -> None:
@@ -156,64 +94,6 @@ def test_parts_of_a_fleet_that_were_received(all_scripts: list[Script], mode: An
             )  # fmt: skip
             current[batch.env_indices] = batch.observations
     check(found, all_scripts, 0)
-
-
-@given(scripts, st.integers(1, 4), st.sampled_from(MODES[:2]))
-@settings(max_examples=60)
-def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: int, mode: Any) -> None:
-    gamma, count = 0.9, len(all_scripts)
-    envs = envfleet.adopt(
-        SyncVectorEnv([functools.partial(Scripted, n, all_scripts[n]) for n in range(count)], autoreset_mode=mode)
-    )
-    writer, (n_step, replay) = TransitionWriter(envs), n_steps_into(count, num_steps, Scripted.observation_space)
-    observations, _ = envs.reset()
-    writer.reset(observations)
-    for _ in range(20):
-        actions = choose(observations)
-        step = envs.step(actions)
-        observations = step[0]
-        happened = writer.step(actions, *step)
-        n_step.write(happened, happened.actions)
-    n_step.cut(np.arange(count))
-    envs.close()
-    found = list(zip(*(column.tolist() for column in columns_of(replay)), strict=True))
-    for number, script in enumerate(all_scripts):
-        own = [row for row in found if row[0][0] == number]
-        single = alone(number, script, len(own))
-        for start, (observation, action, reward, discount, following) in enumerate(own):
-            steps, total = 0, 0.0
-            for _, _, _, step_reward, terminated, truncated, _ in single[start : start + num_steps]:
-                total += gamma**steps * step_reward
-                steps += 1
-                if terminated or truncated:
-                    break
-            after = single[start + steps - 1][6]
-            assert (observation, action, following) == (single[start][1], single[start][2], after)
-            assert reward == pytest.approx(total)
-            assert discount == pytest.approx(0.0 if terminated else gamma**steps)
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (4, 2, 3)])
-def test_n_steps_of_any_shape_go_on_from_their_state(shape: tuple[int, ...]) -> None:
-    rng, rows, nobody = np.random.default_rng(0), np.arange(2), np.zeros(2, np.bool_)
-    seen = rng.integers(0, 256, (12, 2, *shape)).astype(np.uint8)
-    space = gym.spaces.Box(0, 255, shape, np.uint8)
-    (first, held), (second, others) = (n_steps_into(2, 3, space, shape) for _ in range(2))
-    for step in range(11):
-        happened = Transitions(seen[step], seen[step], np.ones(2), nobody, nobody, seen[step + 1], rows)
-        first.write(happened, happened.actions)
-        if step == 6:
-            second.load_state_dict(first.state_dict())
-            others.load_state_dict(held.state_dict())
-        elif step > 6:
-            second.write(happened, happened.actions)
-    observations, actions, rewards, discounts, following = columns_of(held)
-    assert np.array_equal(observations, seen[:9].reshape(-1, *shape))
-    assert np.array_equal(actions, observations)
-    assert np.array_equal(following, seen[3:].reshape(-1, *shape))
-    assert set(rewards.tolist()) == {np.float32(1 + 0.9 + 0.81)}
-    assert set(discounts.tolist()) == {np.float32(0.9**3)}
-    assert all(np.array_equal(*pair) for pair in zip(columns_of(held), columns_of(others), strict=True))
 
 
 def test_a_writer_continues_from_its_state() -> None:

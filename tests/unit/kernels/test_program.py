@@ -24,7 +24,6 @@ from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.program import cache_key
 from envfleet.kernels.source import Source
-from envfleet.native.cache import cache_folder, read_code, write_code
 from envfleet.native.generated_code import make_module
 
 KERNEL = """
@@ -109,28 +108,6 @@ def test_kernels_without_a_file_compile_once_for_all_processes(tmp_path: Path) -
     assert len(list(tmp_path.glob("Little-*"))) == 1
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda code: code[:1000],
-        lambda code: code[:500] + b"?" + code[501:],
-        lambda code: code[:-1] + b"?",
-        lambda _code: b"",
-    ],
-)
-def test_damaged_code_is_not_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[bytes], bytes]
-) -> None:
-    path = tmp_path / "loops.code"
-    code = np.random.default_rng(0).bytes(2000)
-    write_code(path, code)
-    assert read_code(path) == code
-    assert capsys.readouterr().err == ""
-    path.write_bytes(damage(path.read_bytes()))
-    assert read_code(path) is None
-    assert f"the compiled code in {path} is damaged and is compiled again" in capsys.readouterr().err
-
-
 def test_damaged_files_and_stale_locks_are_replaced(tmp_path: Path) -> None:
     process = start(tmp_path, "-c", KERNEL)
     while not list(tmp_path.glob("Little-*/loops.lock")):
@@ -198,13 +175,6 @@ def place(kernel: type[Kernel], *, has_own_params: bool = False) -> Path:
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVFLEET_CACHE_DIR", str(tmp_path))
-
-
-def test_the_folder_is_the_one_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert place(Walker).is_relative_to(tmp_path)
-    monkeypatch.delenv("ENVFLEET_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder() == tmp_path / "xdg" / "envfleet" / "kernels"
 
 
 def test_the_same_kernel_has_the_same_place() -> None:
@@ -278,52 +248,3 @@ def test_a_read_only_folder_that_was_filled_before_is_read(
     blocked = f"import os, tempfile\n{refuse}\ntempfile.TemporaryFile = os.utime = refuse\n"
     assert finish(start(tmp_path, "-c", blocked + KERNEL)) == (expected(), "")
     assert sorted(tmp_path.rglob("*")) == files
-
-
-def test_kernels_that_no_process_loads_are_removed(tmp_path: Path) -> None:
-    used, unused, other = tmp_path / f"Used-{'0' * 24}", tmp_path / f"Unused-{'1' * 24}", tmp_path / "someone-elses"
-    for folder in (used, unused, other):
-        folder.mkdir()
-        (folder / "loops.py").touch()
-        os.utime(folder / "loops.py", (0.0, 0.0 if folder != used else time.time()))
-    write_code(place(Walker).with_suffix(".code"), b"code")
-    assert (used.exists(), unused.exists(), other.exists()) == (True, False, True)
-    os.utime(place(Walker), (0.0, 0.0))
-    assert place(Walker).stat().st_mtime > time.time() - 60
-
-
-def test_code_that_cannot_be_kept_is_used_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    write_code(tmp_path / "file" / "loops.code", b"code")
-    assert "is not writable" in capsys.readouterr().err
-
-
-def test_an_unwritable_folder_is_replaced_with_one_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("no folder")
-    monkeypatch.setenv("ENVFLEET_CACHE_DIR", str(blocked / "kernels"))
-    folder = place(Walker)
-    assert folder.exists()
-    assert not folder.is_relative_to(tmp_path / "file")
-    place(Switches)
-    note = capsys.readouterr().err
-    assert note.count("\n") == 1
-    assert str(blocked) in note
-    assert "ENVFLEET_CACHE_DIR" in note
-
-
-_LARGE = np.arange(300_000.0)
-_REVERSED = np.arange(9.0)[::-1]
-
-
-def test_code_with_addresses_of_this_process_is_not_kept(tmp_path: Path) -> None:
-    def look_up(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
-        return _LARGE[200_000 + int(action)] + _REVERSED[int(action)], False
-
-    with envfleet.make(variant(Walker, step=staticmethod(look_up)), 3, backend="kernel", workers=1) as fleet:
-        fleet.reset(seed=0)
-        np.testing.assert_array_equal(fleet.step(np.zeros(3, np.int64))[1], _LARGE[200_000] + _REVERSED[0])
-    assert list(tmp_path.glob("Walker-*/loops.py"))
-    assert not list(tmp_path.glob("Walker-*/loops.code"))

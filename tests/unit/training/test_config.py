@@ -13,14 +13,11 @@ from typing import Any
 import jsonschema_rs
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
 from pydantic import BaseModel
-from tests.unit.training.written import changed, clean, with_agent
+from tests.unit.training.written import changed, clean
 
-from envfleet import registry
-from envfleet.agents import TD3, SACConfig, TD3Config, load_agent
+from envfleet.agents import SACConfig
 from envfleet.envs.games import known_game
-from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import (
     AgentSection,
@@ -98,53 +95,10 @@ def test_a_bare_word_names_a_configuration_all_else_a_path(tmp_path: Path, monke
         read_config("quikstart")
 
 
-def test_the_shipped_schema_matches_the_code() -> None:
-    schema = json.loads(find_config("sac").with_name("schema.json").read_text(encoding="utf-8"))
-    assert schema == json_schema()
-    with pytest.raises(jsonschema_rs.ValidationError, match="episode"):
-        jsonschema_rs.validate(schema, changed("curriculum", "phases", 0, "episode", 1))
-
-
-class Quieter(TD3):
-    """An agent of a user's own."""
-
-    name = "Quieter"
-
-
-def test_an_agent_that_is_registered_is_configured_and_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(registry.AGENTS, "Quieter", f"{__name__}:Quieter")
-    given = with_agent("Quieter", exploration_noise=0.5)
-    assert json_schema()["$defs"]["AgentSection"]["properties"]["type"]["anyOf"][0]["enum"][-1] == "Quieter"
-    config = resolve(parse_config(given)).agent_config
-    assert config == TD3Config(exploration_noise=0.5, warmup=10_000)
-    space = Box(-1.0, 1.0, (2,))
-    Quieter(space, space, config).save(tmp_path / "quieter.pt")
-    assert type(load_agent(tmp_path / "quieter.pt")) is Quieter
-
-
-def test_dddqn_chooses_from_the_table_it_asks_for() -> None:
-    agent = {"type": "DDDQN", "action_fineness": 2, "action_combined": True}
-    table = resolve(parse_config(changed("agent", agent))).action_table
-    assert table is not None
-    assert np.array_equal(table.actions, action_table(2, combined=True))
-    assert resolve(parse_config(clean())).action_table is None  # SAC acts in the space itself
-
-
 def test_updates_are_per_transition_unless_asked_for_per_round() -> None:
     assert parse_config(clean()).training.updates_per_step == 1.0
     training = parse_config(changed("training", "updates_per_round", 4)).training
     assert training.updates_per_round == 4.0
-
-
-def test_other_environments_are_for_one_player() -> None:
-    data = clean()
-    data["curriculum"]["phases"] = [
-        {"name": "swing", "transitions": 10, "environment": {"id": "Acrobot-v1"}, "opponent": {"type": "none"}}
-    ]
-    config = parse_config(data)
-    assert not config.curriculum.phases[0].environment.is_known_game
-    data["agent"] = {"type": "DDDQN"}
-    assert resolve(parse_config(data)).action_table is None
 
 
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -187,21 +141,6 @@ def test_configurations_do_not_change() -> None:
     assert isinstance(config, RunConfig)
 
 
-def test_all_mistakes_of_a_section_are_told_together() -> None:
-    phase = {"nam": "x", "transitions": -4, "opponent": {"type": "none", "weigth": 1}}
-    with pytest.raises(InvalidArgument, match="has 5 mistakes") as caught:
-        parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": "SAC", "typ": "SAC"}})
-    message = str(caught.value)
-    for place in (
-        "phases[0].nam is an unknown key",
-        "opponent.weigth is",
-        "name is missing",
-        "transitions is -4",
-        "did you mean type?",
-    ):
-        assert place in message
-
-
 @pytest.mark.parametrize("value", [[1], {}, "x", True, 0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["max_minutes", "max_transitions"])
 def test_limits_of_a_run_are_numbers_above_0(name: str, value: Any) -> None:
@@ -210,24 +149,6 @@ def test_limits_of_a_run_are_numbers_above_0(name: str, value: Any) -> None:
         RunOptions(**limits)
     limits = {name: np.int64(2)}
     assert getattr(RunOptions(**limits), name) == 2
-
-
-def test_keep_mode_may_stand_next_to_kwargs() -> None:
-    """Files written before settings of games moved into `kwargs`, and the copies in the folders of their runs."""
-    phase = {"name": "a", "episodes": 1, "opponent": {"type": "none"}}
-    old: dict[str, Any] = {
-        "curriculum": {"phases": [phase | {"environment": {"keep_mode": False}}]},
-        "agent": {"type": "SAC"},
-    }
-    assert parse_config(old).curriculum.phases[0].environment.kwargs == {"keep_mode": False}
-    old["curriculum"]["phases"][0]["environment"] = {"id": "CartPole-v1", "keep_mode": True}
-    assert parse_config(old).curriculum.phases[0].environment.kwargs == {}
-
-
-def test_older_spelling_of_matchmaking_is_read() -> None:
-    opponent = changed("curriculum", "phases", 1, "opponent", {"type": "snapshots", "matchmaking": "prioritised"})
-    new = changed("curriculum", "phases", 1, "opponent", {"type": "snapshots", "matchmaking": "prioritized"})
-    assert parse_config(opponent) == parse_config(new)
 
 
 def test_parsing_imports_no_game_and_no_agent() -> None:

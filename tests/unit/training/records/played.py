@@ -9,20 +9,12 @@ from typing import Any
 import numpy as np
 
 from envfleet.training.config import RunConfig, parse_config
-from envfleet.training.events import (
-    Began,
-    Ended,
-    Episodes,
-    Evaluated,
-    Event,
-    Learned,
-    PhaseBegan,
-    Progress,
-    Times,
-)
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, PhaseBegan, Progress, Times
+from envfleet.training.folder import RunFolder
 
 PHASES = ("shooting", "games")
 ROUNDS = 100
+OPTIONS = {"num_envs": 2, "engine": "compiled"}
 TIMES = Times(act=2.0, env=3.0, wait=0.5, update=4.0, evaluation=0.5)
 
 
@@ -87,3 +79,18 @@ def end() -> Ended:
         reason="completed", elapsed_s=10.0, times=TIMES, transitions=160 * ROUNDS, episodes=2 * ROUNDS,
         updates=80 * ROUNDS, phase=1, phase_name=PHASES[1],
     )  # fmt: skip
+
+
+def make_folder(base: Path, **rest: Any) -> RunFolder:
+    return RunFolder.create(base, config(**rest), options=OPTIONS)
+
+
+def notify(observers: list[Any], *events: Event) -> None:
+    for event in events:
+        for observer in observers:
+            observer.on_event(event)
+
+
+def close(observers: list[Any]) -> None:
+    for observer in observers:
+        observer.close()

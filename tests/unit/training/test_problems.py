@@ -14,10 +14,7 @@ from tests.unit.training.written import changed, clean, with_agent
 from tests.waiting import PATIENCE_S
 
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import (
-    parse_config,
-    read_config,
-)
+from envfleet.training.config import parse_config, read_config
 from envfleet.training.plan import resolve
 
 
@@ -211,3 +208,18 @@ def test_a_mistake_is_told_without_torch() -> None:
         "assert not {'torch', 'polars', 'matplotlib'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=PATIENCE_S)
+
+
+def test_all_mistakes_of_a_section_are_told_together() -> None:
+    phase = {"nam": "x", "transitions": -4, "opponent": {"type": "none", "weigth": 1}}
+    with pytest.raises(InvalidArgument, match="has 5 mistakes") as caught:
+        parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": "SAC", "typ": "SAC"}})
+    message = str(caught.value)
+    for place in (
+        "phases[0].nam is an unknown key",
+        "opponent.weigth is",
+        "name is missing",
+        "transitions is -4",
+        "did you mean type?",
+    ):
+        assert place in message
