@@ -72,9 +72,13 @@ class _Branch(NamedTuple):
 
 
 def _own_files() -> dict[str, int]:
-    """Return the files of imported modules that are not installed, with their modification times."""
+    """Return the files of imported modules that are not installed, with their modification times.
+
+    Modules without a spec are left out: nothing imports them, and loading a kernel sets the time of its source.
+    """
     installed = sys.prefix, sys.base_prefix
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    modules = [module for module in list(sys.modules.values()) if getattr(module, "__spec__", None) is not None]
+    files = [getattr(module, "__file__", None) for module in modules]
     return {file: _changed_ns(file) for file in files if isinstance(file, str) and not file.startswith(installed)}
 
 

@@ -18,6 +18,7 @@ from tests.waiting import PATIENCE_S
 
 import envfleet
 from envfleet.errors import StartTimeout
+from envfleet.native.cache import load_source
 from envfleet.testing import CountingEnv
 from envfleet.workers.builders import EnvBuilder
 from envfleet.workers.transports.launch import server
@@ -28,6 +29,7 @@ HEAD = f"""
 import os, sys, threading, time
 from pathlib import Path
 import gymnasium as gym
+from envfleet.native.cache import load_source
 from envfleet.testing import CountingEnv
 with open(Path(__file__).with_name("imports"), "a") as file:
     file.write(f"{{os.getpid()}}\\n")
@@ -76,6 +78,20 @@ def test_a_module_is_imported_once_for_all_fleets(write: Write, tmp_path: Path) 
     assert set(one) == set(other) == {imports(tmp_path)[1]}
 
 
+def test_generated_code_that_others_load_leaves_the_server(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process that loads a kernel sets the time of its source, from which no server imports anything."""
+    monkeypatch.setenv("ENVFLEET_CACHE_DIR", str(tmp_path / "cache"))
+    module, generated = write(), load_source(f"Little-{'0' * 24}", "loops", "")
+    assert generated.__file__ is not None
+    for time_ns in (10**9, 2 * 10**9):
+        os.utime(generated.__file__, ns=(time_ns, time_ns))
+        read(module.Env)
+    del sys.modules[generated.__name__]
+    assert len(imports(tmp_path)) == 2
+
+
 def test_modules_that_start_threads_are_imported_by_workers(write: Write, tmp_path: Path) -> None:
     """A fork of a process with threads may hang: the lock below is held for good in each."""
     module = write(
@@ -84,13 +100,15 @@ def test_modules_that_start_threads_are_imported_by_workers(write: Write, tmp_pa
         "time.sleep(0.1)\n"
         "Env.is_free = property(lambda self: LOCK.locked() and threading.active_count() > 1)\n"
     )
-    for _ in range(2):
-        parents, are_free = read(module.Env, "parent", "is_free")
-        assert server._process is not None
-        assert set(parents) == {server._process.pid}
-        assert are_free == (True, True)  # each has the thread that holds it
-    assert len(imports(tmp_path)) == 1 + 1 + 4
-    module.over.set()
+    try:
+        for _ in range(2):
+            parents, are_free = read(module.Env, "parent", "is_free")
+            assert server._process is not None
+            assert set(parents) == {server._process.pid}
+            assert are_free == (True, True)  # each has the thread that holds it
+        assert len(imports(tmp_path)) == 1 + 1 + 4
+    finally:
+        module.over.set()
 
 
 def test_environment_variables_that_are_read_at_import(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
