@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from envfleet.cli.competitions import competitions_app
 from envfleet.cli.console import make_console, make_table, require
 from envfleet.cli.courses import DATABASE, MODULES, Database, attempts_app, moment, open_store, users_app
 from envfleet.errors import InvalidArgument
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 serve_app = typer.Typer(name="serve", invoke_without_command=True)
 token_app = typer.Typer(name="token", help="Make, list, revoke and rotate tokens of a service.", no_args_is_help=True)
-for _app in (users_app, attempts_app):
+for _app in (users_app, attempts_app, competitions_app):
     serve_app.add_typer(_app)
 
 
@@ -78,7 +79,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Host environments for many people; prints the address, and at the first start a token.
 
-    The commands below manage a service's users and attempts, while it runs or not.
+    The commands below manage a service's users, attempts and competitions, while it runs or not.
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)

@@ -172,7 +172,7 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
     """
     if backend not in _BACKENDS:
         raise InvalidArgument(f"backend={backend!r}: pass one of {', '.join(_BACKENDS)}; kernels are compiled anyway")
-    spec = find_spec(f"envfleet/{name}" if f"envfleet/{name}" in gym.registry and name not in gym.registry else name)
+    spec = find_spec(_full_name(name))
     env, limit = spec.id, spec.max_episode_steps
     hosting = find_hosting(env)
     options: dict[str, Option] = {} if limit is None else {"max_episode_steps": limit}
@@ -191,6 +191,16 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
         readable=hosting.readable,
         **limits,
     )
+
+
+def find_id(name: str) -> str:
+    """Return the whole id of an environment; arguments and errors are those of `make_offer`."""
+    env_id: str = find_spec(_full_name(name)).id
+    return env_id
+
+
+def _full_name(name: str) -> str:
+    return f"envfleet/{name}" if f"envfleet/{name}" in gym.registry and name not in gym.registry else name
 
 
 def find_offer(offers: Sequence[Offer], name: str) -> Offer:

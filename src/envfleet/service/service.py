@@ -23,6 +23,7 @@ from envfleet.service.settings import Settings
 from envfleet.service.turns import Turns
 from envfleet.service.users.accounts import Accounts
 from envfleet.service.users.auth import Identity, Tokens
+from envfleet.service.users.competitions import Competitions
 from envfleet.service.users.quotas import Quotas
 from envfleet.workers.transports.launch import server
 
@@ -51,6 +52,7 @@ class Service:
         quotas: Of all users.
         fleets: Of all users.
         scores: Of all users.
+        competitions: All competitions.
         metrics: Of this process.
         bodies: Memory for the bodies of requests.
         turns: Schedules calls, once the service has started.
@@ -65,6 +67,7 @@ class Service:
         self.accounts = Accounts(self.store, self.tokens)
         self.quotas = Quotas(self.store, settings)
         self.scores = Scores(self.store)
+        self.competitions = Competitions(self.store, self.scores.boards)
         self.metrics = Metrics()
         self.bodies = BodyRoom(_BODIES * settings.max_body_bytes, settings.max_body_bytes)
         self.is_ready = False

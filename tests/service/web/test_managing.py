@@ -119,7 +119,7 @@ def test_forms_say_what_is_wrong_and_are_for_administrators(
 
 def test_scores_are_a_table_to_download(visit: httpx.Client, service: Service, ann: Caller) -> None:
     sell_at_once(ann)
-    service.scores._boards.clear()  # it may be a second old
+    service.scores.boards.clear()  # it may be a second old
     rows = list(csv.DictReader(io.StringIO(visit.get("/scores.csv?env=Turbofan-v0").text)))
     assert "ann" in {row["user"] for row in rows}
     assert visit.get("/scores.csv?env=nowhere").status_code == 422

@@ -149,3 +149,47 @@ class Usage(Base):
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), primary_key=True)
     day: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     steps: Mapped[int] = mapped_column(BigInteger)
+
+
+class Competition(Base):
+    """A competition in one environment. Attempts that begin and end between its times count for it.
+
+    `code_digest` is that of the invitation code; `None` lets everybody with a token take part.
+    """
+
+    __tablename__ = "competitions"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    text: Mapped[str] = mapped_column(String(20_000))
+    env: Mapped[str] = mapped_column(String(200))
+    opens_at: Mapped[float] = mapped_column(Float)
+    closes_at: Mapped[float] = mapped_column(Float)
+    baseline_name: Mapped[str | None] = mapped_column(String(100))
+    baseline_score: Mapped[float | None] = mapped_column(Float)
+    max_team_size: Mapped[int]
+    code_digest: Mapped[str | None] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class Team(Base):
+    """A row of a competition's scoreboards. `name` is `None` for one user alone, who is shown by the user's name."""
+
+    __tablename__ = "teams"
+    __table_args__ = (UniqueConstraint("competition_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    competition_id: Mapped[int] = mapped_column(ForeignKey("competitions.id", ondelete="CASCADE"))
+    name: Mapped[str | None] = mapped_column(String(100))
+    code_digest: Mapped[str | None] = mapped_column(String(64))
+
+
+class Member(Base):
+    """A user who takes part in a competition."""
+
+    __tablename__ = "members"
+
+    competition_id: Mapped[int] = mapped_column(ForeignKey("competitions.id", ondelete="CASCADE"), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), primary_key=True, index=True)
+    team_id: Mapped[int] = mapped_column(ForeignKey("teams.id", ondelete="CASCADE"), index=True)
+    joined_at: Mapped[float] = mapped_column(Float)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_hosting
-from envfleet.service.database.models import Attempt, Episode, User
+from envfleet.service.database.models import Attempt, Competition, Episode, Member, User
 from envfleet.service.database.store import Store
 
 _FRESH_S = 1.5
@@ -21,29 +21,50 @@ COUNTS = Attempt.score.is_not(None), Attempt.void_reason.is_(None)
 """Conditions on an attempt that counts for a score: all its episodes have ended, and nobody has voided it."""
 
 
+class FreshBoards:
+    """Scoreboards as of the last seconds: one thread reads one, and the others wait for that."""
+
+    def __init__(self) -> None:
+        self._boards: dict[str, tuple[float, list[dict[str, Any]]]] = {}
+        self._reading = threading.Lock()
+
+    def get(self, key: str, read: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return the scoreboard with this key, read again if it is old."""
+        with self._reading:
+            until, rows = self._boards.get(key, (0.0, []))
+            if until < time.monotonic():
+                rows = read()
+                self._boards[key] = time.monotonic() + _FRESH_S, rows
+            return rows
+
+    def clear(self) -> None:
+        """Forget all scoreboards."""
+        with self._reading:
+            self._boards.clear()
+
+
 class Scores:
     """Reads scores, and voids attempts.
 
     Args:
         store: The database.
+
+    Attributes:
+        boards: Scoreboards that were read lately.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._boards: dict[str, tuple[float, list[dict[str, Any]]]] = {}
-        self._reading = threading.Lock()
+        self.boards = FreshBoards()
 
     def fresh_board(self, env: str) -> list[dict[str, Any]]:
-        """Return `board` as of the last seconds: one thread reads it, and the others wait for that."""
-        with self._reading:
-            until, rows = self._boards.get(env, (0.0, []))
-            if until < time.monotonic():
-                rows = self.board(env)
-                self._boards[env] = time.monotonic() + _FRESH_S, rows
-            return rows
+        """Return `board` as of the last seconds."""
+        return self.boards.get(f"env {env}", lambda: self.board(env))
 
     def board(self, env: str) -> list[dict[str, Any]]:
         """Return all users with a complete attempt in an environment, the best first.
+
+        Attempts that count for a competition are left out until that closes, as they would show its final scores.
 
         Args:
             env: Its id.
@@ -52,7 +73,7 @@ class Scores:
             `rank` (equal scores share one), `user`, `score` of the best attempt, `attempt` (its id), `ended_at`, and
             `attempts` (the number of complete ones), of each.
         """
-        best = best_attempts(Attempt.score, Attempt.user_id, Attempt.env == env)
+        best = best_attempts(Attempt.score, Attempt.user_id, Attempt.env == env, ~_is_in_open_competition())
         query = sa.select(User.name.label("user"), best.c.score, best.c.id.label("attempt"), best.c.ended_at)
         query = query.add_columns(best.c.attempts).join(best, best.c.owner == User.id)
         return ranked(self._store.rows(query.order_by(best.c.score.desc(), User.name)))
@@ -137,8 +158,15 @@ class Scores:
                 raise InvalidArgument(
                     f"attempt {attempt_id} does not exist: `envfleet serve attempts list` shows all ids"
                 )
-        with self._reading:
-            self._boards.clear()
+        self.boards.clear()
+
+
+def _is_in_open_competition() -> sa.ColumnElement[bool]:
+    """Condition on an attempt that may count for a competition which has not closed."""
+    running = sa.select(Member.user_id).join(Competition, Competition.id == Member.competition_id)
+    running = running.where(Member.user_id == Attempt.user_id, Competition.env == Attempt.env)
+    running = running.where(Competition.opens_at <= Attempt.started_at, Competition.closes_at > time.time())
+    return running.correlate(Attempt).exists()
 
 
 def _count_ended() -> sa.Label[Any]:

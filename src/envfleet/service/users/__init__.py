@@ -1,1 +1,1 @@
-"""Authentication and quotas."""
+"""Users: tokens, accounts, quotas and competitions."""

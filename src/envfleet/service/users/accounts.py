@@ -15,7 +15,9 @@ from envfleet.service.database.models import (
     Episode,
     FleetEvent,
     FleetRow,
+    Member,
     Snapshot,
+    Team,
     Token,
     Usage,
     User,
@@ -141,8 +143,9 @@ class Accounts:
             connection.execute(sa.delete(WebSession).where(WebSession.token_id.in_(tokens)))
             for part in (FleetEvent, Snapshot):
                 connection.execute(sa.delete(part).where(part.fleet_id.in_(fleets)))
-            for owned in (Token, FleetRow, Episode, Attempt, Usage):
+            for owned in (Token, FleetRow, Episode, Attempt, Usage, Member):
                 connection.execute(sa.delete(owned).where(owned.user_id == user_id))
+            connection.execute(sa.delete(Team).where(Team.id.not_in(sa.select(Member.team_id))))
             connection.execute(sa.delete(User).where(User.id == user_id))
         self._tokens.forget()
 

@@ -1,4 +1,4 @@
-"""Pages for people: a leaderboard, a participant's own page, replays of episodes, and administration."""
+"""Pages for people: leaderboards, competitions, a participant's own page, replays of episodes, and administration."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from envfleet.service.service import Service
-from envfleet.service.web import account, administration, leaderboard, users
+from envfleet.service.web import account, administration, competitions, leaderboard, users
 from envfleet.service.web.reading import Reading
 from envfleet.service.web.replay import Replays
 from envfleet.service.web.sessions import Sessions
@@ -23,6 +23,6 @@ def install(app: FastAPI) -> None:
     store = service.store
     replays = Replays(store, service.fleets)
     app.state.site = Site(service, Sessions(store), Reading(store), replays)
-    for module in (leaderboard, account, administration, users):
+    for module in (leaderboard, account, administration, users, competitions):
         app.include_router(module.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -10,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from envfleet.service.offers import find_offer
 from envfleet.service.users.auth import Identity
-from envfleet.service.web.site import PageRoute, SignInNeeded, render, show, site_of, visitor_of
+from envfleet.service.web.site import PageRoute, render, require_reader, show, show_changes, site_of
 
 router = APIRouter(route_class=PageRoute)
 _Env = Annotated[str | None, Query(max_length=200)]
@@ -28,20 +27,13 @@ async def leaderboard(request: Request, env: _Env = None) -> HTMLResponse:
 async def board(request: Request, env: _Env = None) -> Response:
     """Its table alone; answers 304 while nothing has changed."""
     visitor, table = await _read(request, env)
-    text = render("board.html", visitor=visitor, **table)
-    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    return HTMLResponse(text, headers=headers)
+    return show_changes(request, render("board.html", visitor=visitor, **table))
 
 
 async def _read(request: Request, env: str | None) -> tuple[Identity | None, dict[str, Any]]:
     site = site_of(request)
     settings = site.service.settings
-    visitor = await visitor_of(request)
-    if visitor is None and not settings.has_public_scores:
-        raise SignInNeeded
+    visitor = await require_reader(request)
     offer = settings.offers[0] if env is None else find_offer(settings.offers, env)
     rows = await site.service.in_thread(lambda: site.service.scores.fresh_board(offer.env))
     return visitor, {"env": offer.env, "rows": rows, "offer": offer, "attempts_per_day": settings.attempts_per_day}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -26,7 +27,7 @@ from envfleet.service.web.sessions import LIFETIME_S, Sessions
 
 COOKIE = "envfleet_session"
 _FOLDER = Path(__file__).parent
-_PATH_AFTER_SIGN_IN = re.compile(r"/(me|admin|episodes/\d{1,12}|participants/\d{1,12})?")
+_PATH_AFTER_SIGN_IN = re.compile(r"/(me|admin|competitions(/\d{1,12})?|episodes/\d{1,12}|participants/\d{1,12})?")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -132,6 +133,18 @@ async def require_admin(request: Request) -> Identity:
     return visitor
 
 
+async def require_reader(request: Request) -> Identity | None:
+    """Return the visitor of a page of scores, which everybody may read unless the service says otherwise.
+
+    Raises:
+        SignInNeeded: Scores are not public, and the visitor has not signed in.
+    """
+    visitor = await visitor_of(request)
+    if visitor is None and not site_of(request).service.settings.has_public_scores:
+        raise SignInNeeded
+    return visitor
+
+
 def _check_origin(request: Request) -> None:
     """Check that a form was sent from a page of this service, by the browser's headers.
 
@@ -200,6 +213,15 @@ def show(name: str, visitor: Identity | None, *, status: int = 200, **values: An
         values: For the template.
     """
     return HTMLResponse(render(name, visitor=visitor, **values), status)
+
+
+def show_changes(request: Request, text: str) -> Response:
+    """Return a part of a page that is asked for again and again; 304 while it has not changed."""
+    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return HTMLResponse(text, headers=headers)
 
 
 async def _refuse(request: Request, error: Exception) -> HTMLResponse:

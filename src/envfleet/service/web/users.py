@@ -12,7 +12,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.service.database.exports import ATTEMPT_COLUMNS, BOARD_COLUMNS, write_csv
 from envfleet.service.offers import find_offer
 from envfleet.service.web.administration import LimitText, read_limit, show_administration
-from envfleet.service.web.site import PageRoute, SignInNeeded, require_admin, site_of, visitor_of
+from envfleet.service.web.site import PageRoute, require_admin, require_reader, site_of
 
 router = APIRouter(route_class=PageRoute)
 _Id = Annotated[int, Path(ge=1, lt=2**31)]
@@ -110,9 +110,8 @@ async def void_attempt(
 @router.get("/scores.csv")
 async def scores_csv(request: Request, env: Annotated[str, Query(max_length=200)]) -> Response:
     """Return the leaderboard of an environment."""
+    await require_reader(request)
     service = site_of(request).service
-    if not service.settings.has_public_scores and await visitor_of(request) is None:
-        raise SignInNeeded
     offer = find_offer(service.settings.offers, env)
     rows = await service.in_thread(lambda: service.scores.fresh_board(offer.env))
     return download(write_csv(rows, BOARD_COLUMNS), "scores.csv")
