@@ -39,7 +39,7 @@ class Docking(Kernel):
         has_docked: bool
 
     class Params(Kernel.Params):
-        """What may differ from spacecraft to spacecraft."""
+        """Parameters of one spacecraft."""
 
         thrust: float = 0.1  # m/s², at full throttle
         orbit: float = 0.0011  # rad/s, as the station's

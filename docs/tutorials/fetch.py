@@ -1,4 +1,4 @@
-"""A game for two, a player of it, and rewards that help to learn it: the files of "Train on a game of your own"."""
+"""A game for two, a player of it, and rewards that help to learn it: the files of "Train on your own game"."""
 
 from __future__ import annotations
 

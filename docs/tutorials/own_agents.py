@@ -1,4 +1,4 @@
-"""An agent, a network and an observer of your own; see own-agents.md."""
+"""Your own agent, network and observer; see own-agents.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reinforce(RolloutAgent[ReinforceConfig]):
         self._network = network_of(self.packing, self.config, int(actions.n)).to(self.device)
         self._optimizer = torch.optim.Adam(self._network.parameters(), self.config.learning_rate)
         self._networks = {"network": self._network}  # what checkpoints hold
-        self._learners["optimizer"] = self._optimizer  # what resuming needs besides
+        self._learners["optimizer"] = self._optimizer  # also needed for resuming
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         chances = self._network(inputs).softmax(dim=1)

@@ -1,4 +1,4 @@
-"""Agents of your own that learn from a replay buffer."""
+"""Your own agents that learn from a replay buffer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envfleet.agents import DDDQN, SAC, Batch, OffPolicyAgent, OffPolicyConfig, 
 
 
 class RobustSAC(SAC):
-    """SAC whose critics are fitted by Huber's loss, so that single large errors count less."""
+    """SAC with critics fitted by Huber's loss, so that single large errors count less."""
 
     def critic_loss(self, values: Tensor, targets: Tensor) -> Tensor:
         return functional.huber_loss(values, targets.expand_as(values))

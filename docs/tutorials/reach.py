@@ -65,7 +65,7 @@ def draw_masses(model: Any, rng: np.random.Generator) -> dict[str, Any]:
 # --8<-- [end:masses]
 # --8<-- [start:train]
 def run(fleet: envfleet.Fleet, weights: NDArray[np.float64], seeds: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Play an episode in each sub-environment, with a policy of its own; return returns and final distances."""
+    """Play an episode in each sub-environment, with a separate policy; return returns and final distances."""
     observations, _ = fleet.reset(seed=seeds)
     returns = np.zeros(fleet.num_envs)
     for _ in range(100):
