@@ -219,12 +219,14 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(database: str) ->
         connection.execute(sa.insert(User).values(name="ann", role="admin", created_at=1.0))
         for table in ("members", "teams", "competitions"):
             connection.execute(sa.text(f"DROP TABLE {table}"))
+        connection.execute(sa.text("DROP INDEX episodes_by_age"))
         connection.execute(sa.text("ALTER TABLE users DROP COLUMN disabled_at"))
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0005'"))
     store.close()
     again = Store(database)
     again.migrate()
     assert {table: _columns(again, table) for table in Base.metadata.tables} == expected
+    assert "episodes_by_age" in {index["name"] for index in sa.inspect(again.engine).get_indexes("episodes")}
     assert [row["disabled_at"] for row in again.rows(sa.select(User.__table__))] == [None]
     again.close()
 

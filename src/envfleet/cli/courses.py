@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -223,3 +224,31 @@ def unvoid_attempt(attempt_id: _Attempt, *, database: Database = DATABASE) -> No
 
 def _escape(text: Any) -> str:
     return "" if text is None else escape(text)
+
+
+# ---------------------------------------------------------------------- backups
+
+
+def back_up(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")], *, database: Database = DATABASE
+) -> None:
+    """Copy the database into a new file, also while the service runs; nothing that was committed is missing."""
+    with open_store(database) as store:
+        from envfleet.service.database.backup import back_up as copy
+
+        typer.echo(f"{file}: {copy(store, file) / 2**20:,.1f} MiB")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As `envfleet serve backup` made it.")],
+    *,
+    database: Database = DATABASE,
+) -> None:
+    """Copy a backup to the place of a database, which must not exist yet."""
+    require("serve", *MODULES)
+    from envfleet.service.database.backup import restore as put_back
+    from envfleet.service.database.store import Store
+
+    with contextlib.closing(Store(database)) as store:
+        put_back(file, store)
+        store.migrate()

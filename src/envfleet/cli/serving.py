@@ -11,7 +11,17 @@ from rich.markup import escape
 
 from envfleet.cli.competitions import competitions_app
 from envfleet.cli.console import make_console, make_table, require
-from envfleet.cli.courses import DATABASE, MODULES, Database, attempts_app, moment, open_store, users_app
+from envfleet.cli.courses import (
+    DATABASE,
+    MODULES,
+    Database,
+    attempts_app,
+    back_up,
+    moment,
+    open_store,
+    restore,
+    users_app,
+)
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -21,6 +31,8 @@ serve_app = typer.Typer(name="serve", invoke_without_command=True)
 token_app = typer.Typer(name="token", help="Make, list, revoke and rotate tokens of a service.", no_args_is_help=True)
 for _app in (users_app, attempts_app, competitions_app):
     serve_app.add_typer(_app)
+serve_app.command("backup")(back_up)
+serve_app.command("restore")(restore)
 
 
 @serve_app.callback()
@@ -79,7 +91,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Host environments for many people; prints the address, and at the first start a token.
 
-    The commands below manage a service's users, attempts and competitions, while it runs or not.
+    The commands below manage a service's users, attempts, competitions and backups, while it runs or not.
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)

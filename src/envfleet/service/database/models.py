@@ -120,6 +120,7 @@ class Episode(Base):
     __tablename__ = "episodes"
     __table_args__ = (
         Index("episodes_of_user", "user_id", "id"),
+        Index("episodes_by_age", "place", "ended_at"),
         UniqueConstraint("fleet_id", "env_index", "first_seq"),  # so that two processes cannot both report one
         UniqueConstraint("fleet_id", "place"),
     )

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.database.models import Attempt, Base, FleetEvent, FleetRow, Snapshot, Usage
+from envfleet.service.database.models import Attempt, Base, Episode, FleetEvent, FleetRow, Snapshot, Usage, WebSession
 
 _BUSY_TIMEOUT_MS = 30_000
 _FORGOTTEN_AT_ONCE = 20
@@ -241,7 +241,9 @@ class Store:
         return int(self.value(query) or 0)
 
     def purge(self, before: float, kept: sa.Select[Any]) -> int:
-        """Forget fleets that were closed before then, with their events; episodes and their returns stay.
+        """Forget what is older: closed fleets with their events, episodes of training, sessions, and uses by day.
+
+        Attempts, their episodes and their scores stay. The space in SQLite's file is used again.
 
         Args:
             before: Since 1970, seconds.
@@ -258,7 +260,14 @@ class Store:
                 for table in (FleetEvent, Snapshot):
                     connection.execute(sa.delete(table).where(table.fleet_id.in_(some)))
                 connection.execute(sa.delete(FleetRow).where(FleetRow.id.in_(some)))
-        return len(old)
+        oldest = sa.select(Episode.id).where(Episode.place.is_(None), Episode.ended_at < before).limit(_MOST_IDS)
+        with self.engine.begin() as connection:
+            connection.execute(sa.delete(WebSession).where(WebSession.expires_at < before))
+            connection.execute(sa.delete(Usage).where(Usage.day < before // DAY_S))
+        while True:
+            with self.engine.begin() as connection:
+                if connection.execute(sa.delete(Episode).where(Episode.id.in_(oldest))).rowcount < _MOST_IDS:
+                    return len(old)
 
 
 def live_envs_of(user_id: Any) -> sa.Select[Any]:
