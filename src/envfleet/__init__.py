@@ -18,6 +18,7 @@ from envfleet.fleet.engine import Batch
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.make import adopt, connect, make
+from envfleet.recording import Recording, record
 
 __version__ = version("envfleet")
 
@@ -30,10 +31,12 @@ __all__ = [
     "Fleet",
     "FleetStats",
     "Plan",
+    "Recording",
     "__version__",
     "adopt",
     "connect",
     "errors",
     "evaluate",
     "make",
+    "record",
 ]

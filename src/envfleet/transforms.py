@@ -20,12 +20,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.utils import create_zero_array, rescale_box
 from numpy.typing import NDArray
 
-from envfleet.errors import Failure, InvalidArgument
+from envfleet.errors import InvalidArgument
 from envfleet.fleet import engine as seam
 from envfleet.fleet.checks import check_whole
-from envfleet.fleet.episodes import EndedEpisodes, EpisodeStatus
-from envfleet.fleet.lifecycle import Lifecycle
-from envfleet.fleet.stats import FleetStats
+from envfleet.fleet.wrapper import EngineWrapper
 from envfleet.native.moments import discount, normalize, update_moments
 
 Array = NDArray[Any]
@@ -326,7 +324,7 @@ class TransformedState:
         )
 
 
-class TransformedEngine(seam.Engine):
+class TransformedEngine(EngineWrapper):
     """Engine with transforms around it.
 
     Args:
@@ -341,7 +339,7 @@ class TransformedEngine(seam.Engine):
     """
 
     def __init__(self, engine: seam.Engine, transforms: Sequence[Transform]) -> None:
-        self.inner, self.copy = engine, engine.copy
+        super().__init__(engine)
         traits = engine.traits
         if traits.device != "cpu":
             raise InvalidArgument(f"transforms require device='cpu' (got {traits.device!r})")
@@ -513,40 +511,3 @@ class TransformedEngine(seam.Engine):
         """Return the last observations of `rows`, or all; with `final` the last ones of the ended episodes."""
         values = self._finals if final else self._last
         return values.copy() if rows is None else values[rows]
-
-    def episodes(self) -> EpisodeStatus:
-        """Return the present state of every episode; returns are those of the environment."""
-        return self.inner.episodes()
-
-    def ended_episodes(self) -> EndedEpisodes:
-        """Return the episodes that ended in the last step; returns are those of the environment."""
-        return self.inner.ended_episodes()
-
-    def count_ended(self) -> int:
-        """Return how many episodes have ended and await a reset."""
-        return self.inner.count_ended()
-
-    @property
-    def is_stuck(self) -> bool:
-        """Return whether what is under way may never finish."""
-        return self.inner.is_stuck
-
-    def state_after(self, error: BaseException) -> Lifecycle | None:
-        """Return the state of the fleet after a request that raised `error`."""
-        return self.inner.state_after(error)
-
-    def describe(self) -> str:
-        """Return where the sub-environments are."""
-        return self.inner.describe()
-
-    def look(self, *, stacks: bool = False) -> FleetStats:
-        """Return statistics."""
-        return self.inner.look(stacks=stacks)
-
-    def abort(self) -> None:
-        """End work that is under way by force, if that is possible."""
-        self.inner.abort()
-
-    def close(self, timeout_s: float) -> list[Failure]:
-        """Release everything, and return what sub-environments raised."""
-        return self.inner.close(timeout_s)

@@ -111,3 +111,12 @@ def test_status_tells_fleets_quota_and_scores(place: Place) -> None:
     refused = CliRunner().invoke(app, ["status", place.url, "--token", "ef_wrong"])
     assert refused.exit_code == 2
     assert "service refused" in refused.output
+
+
+def test_a_recording_of_a_remote_fleet(place: Place, tmp_path: Path) -> None:
+    with envfleet.connect(place.url, "CartPole-v1", num_envs=3, token=place.token) as fleet:
+        recording = envfleet.record(fleet, tmp_path / "remote")
+        fleet.reset(seed=7)
+        rollout = fleet.rollout("random", 50, seed=1)
+    assert recording.num_steps == int((~rollout.is_reset).sum()) > 100
+    assert recording.num_episodes >= len(rollout.episodes) > 3

@@ -622,6 +622,22 @@ class Fleet(VectorEnv[Any, Any, Any]):
 _fleets: weakref.WeakSet[Fleet] = weakref.WeakSet()
 
 
+def replace_engine(fleet: Fleet, engine: Engine, call: str) -> None:
+    """Replace the engine of a fleet by a wrapper of it, or the reverse.
+
+    Args:
+        fleet: The fleet.
+        engine: The new engine, with the same sub-environments.
+        call: The call as its user wrote it.
+
+    Raises:
+        CallPending: Another thread is in the fleet.
+        FleetClosed: The fleet is closed.
+    """
+    with fleet._hold(call, *(state for state in Lifecycle if state is not Lifecycle.CLOSED)):  # noqa: SLF001  # this module's own
+        fleet.engine, fleet._engine_step = engine, engine.step  # noqa: SLF001  # the same
+
+
 def _disown_all() -> None:
     for fleet in list(_fleets):
         fleet._disown()  # noqa: SLF001  # this module's own
