@@ -80,6 +80,19 @@ class Command:
             raise
         self.port = int(self.url.rpartition(":")[2])
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz").status_code == 200
+        except httpx.RequestError:
+            return False
+
+    def read_line(self, begin: str) -> str:
+        return self._read_until(f"({begin}.*)")
+
     def read_token(self) -> str:
         return self._read_until(r"shown this once: (\S+)")
 

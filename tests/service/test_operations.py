@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
+import resource
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -34,11 +37,63 @@ def test_health_and_readiness(http: httpx.Client, service: Service, monkeypatch:
     assert (http.get("/readyz").status_code, http.get("/healthz").status_code) == (503, 200)
 
 
-def test_figures(ann: Caller, http: httpx.Client) -> None:
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Files of this process cannot grow."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_service_on_a_full_disk_is_not_ready(tmp_path: Path) -> None:
+    """It could read, so that it seemed to be well while each call failed."""
+    with serve_here(make_settings(tmp_path)) as (http, _):
+        assert http.get("/readyz").status_code == 200
+        with full_disk():
+            answer = http.get("/readyz")
+        assert (answer.status_code, answer.json()["code"]) == (503, "stopping")
+        assert "the database does not commit" in answer.json()["detail"]
+        assert http.get("/readyz").status_code == 200
+
+
+def test_figures_are_for_those_who_operate_the_service(tmp_path: Path) -> None:
+    with serve_here(make_settings(tmp_path, metrics_token="scrape")) as (http, service):
+        tokens = {"root": service.tokens.create("root", role="admin"), "ann": service.tokens.create("ann")}
+        tokens |= {"prometheus": "scrape", "other": "scrap\xe9"}
+
+        def status(token: str) -> int:
+            return http.get("/metrics", headers=[(b"Authorization", f"Bearer {token}".encode())]).status_code
+
+        assert {name: status(token) for name, token in tokens.items()} == {
+            "root": 200,
+            "ann": 403,
+            "prometheus": 200,
+            "other": 401,
+        }
+        assert http.get("/metrics").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/openapi.json", "/api/v2/scores/CartPole-v1"])
+def test_head_is_get_without_a_body(http: httpx.Client, path: str) -> None:
+    whole, head = http.get(path), http.head(path)
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert head.headers["Content-Type"] == whole.headers["Content-Type"]
+
+
+def test_behind_a_proxy_in_containers_cookies_are_for_tls_only() -> None:
+    compose = (Path(__file__).parents[2] / "deploy" / "compose.yaml").read_text(encoding="utf-8")
+    assert 'ports: ["127.0.0.1:8001:8001"]' in compose
+    assert "FORWARDED_ALLOW_IPS: ${FORWARDED_ALLOW_IPS:-*}" in compose
+
+
+def test_figures(ann: Caller, admin: Caller) -> None:
     fleet = ann.create()
     ann.call(f"/fleets/{fleet}/reset", seq=0)
     ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.zeros(3, np.int64))
-    text = http.get("/metrics").text
+    text = figures(admin)
     for line in (
         'envfleet_env_steps_total{env="envfleet/Turbofan-v0"} 3.0',
         'envfleet_requests_total{method="POST",route="/api/v2/fleets/{fleet}/step",status="200"} 1.0',
@@ -50,10 +105,14 @@ def test_figures(ann: Caller, http: httpx.Client) -> None:
         assert line in text
 
 
-def test_any_number_of_methods_is_one_figure(http: httpx.Client) -> None:
+def figures(admin: Caller) -> str:
+    return admin.http.get("/metrics", headers={"Authorization": f"Bearer {admin.token}"}).text
+
+
+def test_any_number_of_methods_is_one_figure(http: httpx.Client, admin: Caller) -> None:
     for method in ("BREW", "PROPFIND"):
         http.request(method, "/healthz")
-    text = http.get("/metrics").text
+    text = figures(admin)
     assert 'method="other"' in text
     assert "BREW" not in text
 

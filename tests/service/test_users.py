@@ -239,7 +239,8 @@ def test_calls_wait_for_their_turn_and_are_refused_after_a_while(
     assert (response.status_code, response.json()["code"]) == (429, "busy")
     assert response.headers["Retry-After"] == "1"
     assert caller.call(f"/fleets/{other}/reset", seq=0)["seq"] == 1  # nothing had been done
-    refusals = http.get("/metrics").text
+    admin = service.tokens.create("root", role="admin")
+    refusals = http.get("/metrics", headers={"Authorization": f"Bearer {admin}"}).text
     assert 'envfleet_refusals_total{code="busy"} 1.0' in refusals
 
 

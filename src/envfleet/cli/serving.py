@@ -85,6 +85,12 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     has_pictures: Annotated[
         bool, typer.Option("--pictures", help="Show participants pictures of environments that draw.")
     ] = False,
+    metrics_token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ENVFLEET_METRICS_TOKEN", help="Bearer token of /metrics, besides those of administrators."
+        ),
+    ] = None,
     has_access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a line of JSON per request to standard output.")
     ] = False,
@@ -125,6 +131,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         retention_days=retention_days,
         has_public_scores=not has_private_scores,
         has_access_log=has_access_log,
+        metrics_token=metrics_token,
     )
     run(settings, host=host, port=port, workers=workers, tell=typer.echo)
 

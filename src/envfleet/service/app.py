@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator
+from multiprocessing.process import BaseProcess
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -70,7 +74,16 @@ def make_app(settings: Settings) -> FastAPI:
 def from_environment() -> FastAPI:
     """Make the application of the settings in the environment, as worker processes do."""
     divide_descriptors()
+    supervisor = multiprocessing.parent_process()
+    if supervisor is not None:
+        threading.Thread(target=_end_with, args=(supervisor,), name="envfleet-supervisor", daemon=True).start()
     return make_app(Settings.model_validate_json(os.environ[SETTINGS_VARIABLE]))
+
+
+def _end_with(supervisor: BaseProcess) -> None:
+    """End this process in an orderly way when its supervisor was killed, or it would keep the port forever."""
+    supervisor.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:

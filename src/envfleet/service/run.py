@@ -51,7 +51,8 @@ def run(settings: Settings, *, host: str, port: int, workers: int, tell: Callabl
     tell(f"Serving {', '.join(offer.env for offer in settings.offers)} at {_url(listener)} (Ctrl-C ends it)")
     if token is not None:
         tell(f"Token of the administrator, shown this once: {token}")
-        tell(f"For others: envfleet token create NAME --database {redacted(settings.database)}")
+    role = " [--role admin]" if token is None else ""
+    tell(f"For others: envfleet token create NAME{role} --database {redacted(settings.database)}")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     with listener:
         if workers == 1:

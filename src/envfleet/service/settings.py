@@ -29,6 +29,7 @@ class Settings(BaseModel):
         snapshot_every: Events between two snapshots of a fleet.
         has_public_scores: Show leaderboards to visitors without a token.
         has_access_log: Write one line of JSON per request to standard output.
+        metrics_token: Bearer token of `/metrics`, besides those of administrators.
         tend_every_s: How often to look for idle fleets.
     """
 
@@ -51,3 +52,4 @@ class Settings(BaseModel):
     tend_every_s: float = Field(default=30.0, gt=0)
     has_public_scores: bool = True
     has_access_log: bool = False
+    metrics_token: str | None = None

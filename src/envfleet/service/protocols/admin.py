@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Path, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
 
-from envfleet.service.protocols.requests import TokenRoute, caller, service_of
+from envfleet.service.protocols.requests import TokenRoute, bearer, caller, service_of
 from envfleet.service.protocols.schemas import CreateToken
 from envfleet.service.refusals import Forbidden, Stopping
 from envfleet.service.service import Service
@@ -69,12 +69,12 @@ async def healthz() -> dict[str, str]:
 
 @operations.get("/readyz")
 async def readyz(request: Request) -> dict[str, str]:
-    """Report that the process takes calls, and its database answers."""
+    """Report that the process takes calls, and its database commits."""
     service = service_of(request)
     try:
-        await service.in_thread(lambda: service.store.value(sa.select(1)))
+        await service.in_thread(service.store.check_writable)
     except SQLAlchemyError as error:
-        raise Stopping(f"the database does not answer: {type(error).__name__}", retry_after_s=5.0) from error
+        raise Stopping(f"the database does not commit: {type(error).__name__}", retry_after_s=5.0) from error
     if not service.is_ready:
         raise Stopping("the service is stopping", retry_after_s=5.0)
     return {"status": "ok"}
@@ -82,6 +82,8 @@ async def readyz(request: Request) -> dict[str, str]:
 
 @operations.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """Figures for Prometheus."""
-    service = service_of(request)
+    """Figures for Prometheus, for the token of the option `--metrics-token` or of an administrator."""
+    service, token = service_of(request), bearer(request) or ""
+    if not secrets.compare_digest(token.encode(), (service.settings.metrics_token or "").encode()) or not token:
+        await _administered(request)
     return Response(await service.in_thread(service.metrics.text), media_type=CONTENT_TYPE_LATEST)
