@@ -84,7 +84,7 @@ fleet.close()
 print("closed", flush=True)
 sys.stdin.readline()
 """
-    options = 'on_failure="restart", step_timeout_s=2.0'
+    options = 'on_failure="restart", step_timeout_s=5.0'
     with started(tmp_path / "main.py", program(body, options=options), cwd=tmp_path, stdin=-1) as (process, _):
         assert process.stdin is not None
         assert process.stdout is not None

@@ -159,7 +159,7 @@ def test_from_a_thread(tmp_path: Path) -> None:
     body = """
     import threading
     def work():
-        with envfleet.make([CountingEnv] * 4, backend="process", workers=2, step_timeout_s=5) as fleet:
+        with envfleet.make([CountingEnv] * 4, backend="process", workers=2, step_timeout_s=240) as fleet:
             fleet.reset(seed=0)
             ready(fleet)
             print(fleet.step(np.zeros(4, int))[1].tolist(), flush=True)

@@ -251,10 +251,12 @@ def test_patience_ends_though_the_service_is_silent(place: Place, verb: str) -> 
             with pytest.raises(ServiceUnreachable):
                 envfleet.connect(address, TURBOFAN, 1, token="t", patience_s=0.5, timeout_s=3600.0)
         else:
-            fleet = connect(place, patience_s=4.0 if verb == "step" else 3600.0, timeout_s=3600.0)
+            fleet = connect(place, patience_s=3600.0, timeout_s=3600.0)
             fleet.reset()
-            fleet.engine._queues[0].link._http.base_url = address
+            link = fleet.engine._queues[0].link
+            link._http.base_url = address
             if verb == "step":
+                link._patience_s = 1.0
                 with pytest.raises(ServiceUnreachable):
                     fleet.step(FLY)
             with pytest.warns(RuntimeWarning, match="did not close"):

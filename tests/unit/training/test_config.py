@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 from tests.unit.training.written import changed, clean
+from tests.waiting import PATIENCE_S
 
 from envfleet.agents import SACConfig
 from envfleet.envs.games import known_game
@@ -158,4 +159,4 @@ def test_parsing_imports_no_game_and_no_agent() -> None:
         "assert not [name for name in sys.modules if name.startswith(('envfleet.envs.', 'envfleet.agents', 'torch'))"
         " and name != 'envfleet.envs.registration']"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

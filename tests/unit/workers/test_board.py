@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
+import types
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ import gymnasium as gym
 import pytest
 
 import envfleet
+from envfleet.workers import board
 from envfleet.workers.board import IS_AWAKE, OWNER_SPIN_NS, SpinPolicy, Waiter, lines_of
 from envfleet.workers.engine import WorkersEngine
 
@@ -88,7 +91,9 @@ def test_a_pause_between_steps_changes_nothing() -> None:
         assert sum(machine.run(50)) >= 50 - 16
 
 
-def test_waiting_ends_awake_and_is_counted() -> None:
+def test_waiting_ends_awake_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(0, 1000)  # a microsecond passes from one look at the clock to the next
+    monkeypatch.setattr(board, "time", types.SimpleNamespace(perf_counter_ns=lambda: next(ticks)))
     owner = lines_of(bytearray, 0)[0]
     slept: list[float] = []
 
@@ -99,7 +104,7 @@ def test_waiting_ends_awake_and_is_counted() -> None:
     waiter = Waiter(owner, owner, sleep, spin_ns=OWNER_SPIN_NS, spin_policy=SpinPolicy(owner))
     assert waiter.spin_policy is not None
     for _ in range(16):  # until it is tried awake
-        start_ns = time.perf_counter_ns()
+        start_ns = next(ticks)
         waiter.spin_policy.next_step(start_ns)
     assert not waiter.wait(lambda: False, start_ns)
     assert waiter.waited_ns >= OWNER_SPIN_NS
@@ -107,7 +112,7 @@ def test_waiting_ends_awake_and_is_counted() -> None:
     assert owner[IS_AWAKE]
     waiter.never_awake()
     before_ns = waiter.waited_ns
-    assert not waiter.wait(lambda: False, time.perf_counter_ns(), 0.5)
+    assert not waiter.wait(lambda: False, next(ticks), 0.5)
     assert waiter.waited_ns - before_ns < OWNER_SPIN_NS
     assert slept[1] <= 0.5
     assert not owner[IS_AWAKE]
@@ -143,4 +148,4 @@ def test_an_owner_asleep_is_woken_once_a_step(backend: str) -> None:
         waiter.sleep = sleep_and_count
         for _ in range(40):
             fleet.step(fleet.action_space.sample())
-        assert 0 < num_sleeps <= 50  # it would be 160 if each rang; bells rung for the reset may still be heard
+        assert 0 < num_sleeps < 120  # 160 if each rang; of workers that finish together, two may ring

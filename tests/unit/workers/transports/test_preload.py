@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import psutil
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.fault.programs import wait_gone
 
 import envfleet
 from envfleet.errors import StartTimeout
@@ -97,7 +96,7 @@ def test_modules_that_start_threads_are_imported_by_workers(write: Write, tmp_pa
     module = write(
         "LOCK, over = threading.Lock(), threading.Event()\n"
         "threading.Thread(target=lambda: [LOCK.acquire(), over.wait()], daemon=True).start()\n"
-        "time.sleep(0.1)\n"
+        "while not LOCK.locked(): time.sleep(0.001)\n"
         "Env.is_free = property(lambda self: LOCK.locked() and threading.active_count() > 1)\n"
     )
     try:
@@ -146,11 +145,8 @@ def test_a_module_that_cannot_be_imported_by_others(write: Write, body: str, tmp
 def test_an_import_that_does_not_end(write: Write, tmp_path: Path) -> None:
     module = write(f"while os.getpid() != {os.getpid()}:\n    time.sleep(0.1)")
     with pytest.raises(StartTimeout, match=NAME):
-        envfleet.make(module.Env, 2, backend="process", workers=2, start_timeout_s=5.0)
-    _, wait = psutil.wait_procs(
-        [psutil.Process(pid) for pid in imports(tmp_path)[1:] if psutil.pid_exists(pid)], PATIENCE_S
-    )
-    assert not wait
+        envfleet.make(module.Env, 2, backend="process", workers=2, start_timeout_s=20.0)
+    assert not wait_gone(imports(tmp_path)[1:])
 
 
 def test_what_modules_print_is_printed_once(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
