@@ -42,20 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if unknown := [name for name in names if name not in CASES]:
         parser.error(f"unknown case {', '.join(unknown)}; the cases are {', '.join(CASES)}")
-    given = [tuple(word.split("=", 1)) for word in args.words if "=" in word]
+    pairs = [tuple(word.split("=", 1)) for word in args.words if "=" in word]
     try:
-        plan = [(CASES[name], _options(CASES[name], given)) for name in names]
+        plan = [(CASES[name], _options(CASES[name], pairs)) for name in names]
     except ValueError as error:
         parser.error(str(error))
     known = {name for case, _ in plan for name in case.options()}
-    if unknown := [name for name, _ in given if name not in known]:
+    if unknown := [name for name, _ in pairs if name not in known]:
         parser.error(f"no chosen case has the option {', '.join(unknown)}; the options are {', '.join(sorted(known))}")
     return _run(plan, args)
 
 
-def _options(case: Case, given: Sequence[Any]) -> dict[str, Any]:
+def _options(case: Case, pairs: Sequence[Any]) -> dict[str, Any]:
     try:
-        return parse_options(case.options(), given)
+        return parse_options(case.options(), pairs)
     except ValueError as error:
         raise ValueError(f"invalid option of {case.name}: {error}") from error
 

@@ -199,13 +199,13 @@ def start(case: Case, options: Mapping[str, Any], started_at: str) -> Result:
     return Result(case.name, dict(options), started_at, describe_machine(PACKAGES))
 
 
-def parse_options(defaults: Mapping[str, Any], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def parse_options(defaults: Mapping[str, Any], pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Convert `name=value` arguments to the types of their defaults; tuples are separated by commas.
 
     Raises:
         ValueError: A value does not have the type of its default.
     """
-    return {name: _convert(defaults[name], text) for name, text in given if name in defaults}
+    return {name: _convert(defaults[name], text) for name, text in pairs if name in defaults}
 
 
 def _convert(default: Any, text: str) -> Any:

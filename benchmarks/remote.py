@@ -34,11 +34,11 @@ def serve(*options: str) -> Iterator[tuple[str, str, psutil.Process]]:
         with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
             try:
                 deadline_s = time.monotonic() + 180.0
-                while not (found := re.search(r"at (http://\S+)[\s\S]*once: (\S+)", log.read_text())):
+                while not (match := re.search(r"at (http://\S+)[\s\S]*once: (\S+)", log.read_text())):
                     if process.poll() is not None or time.monotonic() > deadline_s:
                         raise SystemExit(f"the service did not start:\n{log.read_text()}")
                     time.sleep(0.1)
-                yield found[1], found[2], psutil.Process(process.pid)
+                yield match[1], match[2], psutil.Process(process.pid)
             finally:
                 process.terminate()
 

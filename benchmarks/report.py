@@ -47,10 +47,10 @@ def _floors(case: Case, result: Result) -> Iterator[tuple[tuple[str, str], str, 
 
 def ratio(case: Case, result: Result, setting: str, ours: str, theirs: str) -> float | None:
     """Return how many times as good the first contender is, or `None` if one of them was not measured."""
-    found = {one.contender: one.values for one in result.records if one.setting == setting}
-    if not found.get(ours) or not found.get(theirs):
+    values = {one.contender: one.values for one in result.records if one.setting == setting}
+    if not values.get(ours) or not values.get(theirs):
         return None
-    pair = found[theirs], found[ours]
+    pair = values[theirs], values[ours]
     return median_ratio(*(pair if case.is_cost else reversed(pair)))
 
 
@@ -191,13 +191,13 @@ def _draw_dots(axes: Axes, records: list[Record], title: str) -> None:
     settings = list(dict.fromkeys(one.setting for one in records))
     contenders = list(dict.fromkeys(one.contender for one in records))
     for place, name in enumerate(contenders):
-        mine = [one for one in records if one.contender == name]
-        middles = [statistics.median(one.values) for one in mine]
+        own = [one for one in records if one.contender == name]
+        middles = [statistics.median(one.values) for one in own]
         reach = [
-            [middle - min(one.values) for middle, one in zip(middles, mine, strict=True)],
-            [max(one.values) - middle for middle, one in zip(middles, mine, strict=True)],
+            [middle - min(one.values) for middle, one in zip(middles, own, strict=True)],
+            [max(one.values) - middle for middle, one in zip(middles, own, strict=True)],
         ]
-        heights = [settings.index(one.setting) + 0.5 * (place / max(1, len(contenders) - 1) - 0.5) for one in mine]
+        heights = [settings.index(one.setting) + 0.5 * (place / max(1, len(contenders) - 1) - 0.5) for one in own]
         axes.errorbar(
             middles, heights, xerr=reach, fmt="o", color=_COLORS[place % len(_COLORS)], label=name, markersize=4
         )

@@ -198,10 +198,10 @@ def _make_tokens(url: str, admin: str) -> list[str]:
 
 
 def _num_fleets(url: str) -> float:
-    found = re.search(r"^envfleet_fleets (\S+)$", httpx.get(f"{url}/metrics", timeout=TIMEOUT_S).text, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^envfleet_fleets (\S+)$", httpx.get(f"{url}/metrics", timeout=TIMEOUT_S).text, re.MULTILINE)
+    if match is None:
         raise SystemExit("/metrics lacks envfleet_fleets")
-    return float(found[1])
+    return float(match[1])
 
 
 def _run_clients(url: str, tokens: list[str], service: psutil.Process, clients: int, seconds: float) -> Tally:

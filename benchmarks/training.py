@@ -112,8 +112,8 @@ def measure(cell: Any) -> tuple[float, dict[str, float]]:
         first, before, start_s = trainer.transitions, dataclasses.asdict(trainer.times), time.perf_counter()
         while (taken_s := time.perf_counter() - start_s) < seconds:
             trainer.round()
-        after, made = dataclasses.asdict(trainer.times), trainer.transitions - first
-    return made / taken_s, {part: 1e6 * (after[part] - before[part]) / made for part in PARTS}
+        after, transitions = dataclasses.asdict(trainer.times), trainer.transitions - first
+    return transitions / taken_s, {part: 1e6 * (after[part] - before[part]) / transitions for part in PARTS}
 
 
 def make_trainer(

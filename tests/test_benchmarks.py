@@ -25,8 +25,8 @@ def result_of(case: Case, *records: Record) -> Any:
 def test_a_case_loads(name: str) -> None:
     defaults = CASES[name].options()
     assert CASES[name].describe().endswith(".")
-    given = [(option, "1") for option in defaults]
-    assert parse_options(defaults, given).keys() == defaults.keys()
+    pairs = [(option, "1") for option in defaults]
+    assert parse_options(defaults, pairs).keys() == defaults.keys()
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.page])

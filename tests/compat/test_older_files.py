@@ -62,12 +62,12 @@ def phase(
     }  # fmt: skip
 
 
-def file(kind: Any, given: dict[str, Any], /, *phases: dict[str, Any], **more: Any) -> dict[str, Any]:
+def file(kind: Any, hyperparameters: dict[str, Any], /, *phases: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "curriculum": {"phases": list(phases)},
         "hyperparameters": {},
         "training": TRAINING,
-        "agent": {"type": kind, "hyperparameters": given, "checkpoint_path": None},
+        "agent": {"type": kind, "hyperparameters": hyperparameters, "checkpoint_path": None},
         **more,
     }
 
@@ -130,7 +130,7 @@ def test_opponents_keep_their_shares() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "expected"),
+    ("kind", "hyperparameters", "expected"),
     [
         (
             "SAC",
@@ -158,8 +158,8 @@ def test_opponents_keep_their_shares() -> None:
         ),
     ],
 )  # fmt: skip
-def test_names_of_hyperparameters_mean_ours(kind: str, given: dict[str, Any], expected: Any) -> None:
-    assert resolve(read(file(kind, given, STRONG))).agent_config == expected
+def test_names_of_hyperparameters_mean_ours(kind: str, hyperparameters: dict[str, Any], expected: Any) -> None:
+    assert resolve(read(file(kind, hyperparameters, STRONG))).agent_config == expected
 
 
 def theirs(updates: float, every: int, num_envs: int, rounds: int) -> float:
@@ -173,11 +173,11 @@ def test_updates_are_as_many_as_there_for_any_number_of_games(updates: float, ev
     training = {"updates_per_step": updates, "train_freq": every, "warmup_steps": 0}
     read = parse_config(modernise(file("SAC", {}, STRONG) | {"training": training}, [], num_envs)).training
     schedule = UpdateSchedule(per_transition=read.updates_per_step, per_round=read.updates_per_round)
-    made = 0
+    num_updates = 0
     for _ in range(600):
         schedule.count(num_envs)
-        made += schedule.take()
-    assert made == theirs(updates, every, num_envs, 600)
+        num_updates += schedule.take()
+    assert num_updates == theirs(updates, every, num_envs, 600)
 
 
 @pytest.mark.parametrize("training", [None, {}, {"warmup_steps": 5}, {"train_freq": 1}])
@@ -192,8 +192,8 @@ def test_absent_keys_have_the_defaults_of_that_pipeline() -> None:
     data = file("SAC", {}, STRONG)
     for name in ("hyperparameters", "training"):
         del data[name]
-    found = resolve(read(data)).agent_config
-    assert (found.learning_rate, found.batch_size, found.initial_temperature) == (1e-4, 256, 0.2)
+    agent_config = resolve(read(data)).agent_config
+    assert (agent_config.learning_rate, agent_config.batch_size, agent_config.initial_temperature) == (1e-4, 256, 0.2)
     assert resolve(read(file("SAC", {"alpha": 0.5}, STRONG))).agent_config.initial_temperature == 0.5
 
 

@@ -134,13 +134,13 @@ def test_envpool_returns_those_that_are_ready() -> None:
             expected = own.step(actions)
             fleet.send(actions[[5, 0, 3]], [5, 0, 3])
             fleet.send(actions[[1, 2, 4]], [1, 2, 4])
-            found = [fleet.recv(), fleet.recv(env_indices=[4]), fleet.recv(), fleet.recv()]
-            assert [len(batch.env_indices) for batch in found] == [2, 1, 2, 1]
-            for batch in found:
+            batches = [fleet.recv(), fleet.recv(env_indices=[4]), fleet.recv(), fleet.recv()]
+            assert [len(batch.env_indices) for batch in batches] == [2, 1, 2, 1]
+            for batch in batches:
                 for one, other in zip(expected[:4], batch[:4], strict=True):
                     np.testing.assert_array_equal(one[batch.env_indices], other)
                 total += len(batch.infos["episode"]["r"]) if "episode" in batch.infos else 0
-            rows = np.concatenate([batch.env_indices for batch in found])
+            rows = np.concatenate([batch.env_indices for batch in batches])
             assert sorted(rows.tolist()) == list(range(6))
             lengths = np.where(expected[4]["elapsed_step"] == 0, 0, lengths + 1)
             np.testing.assert_array_equal(fleet.episode_lengths, lengths)
@@ -235,10 +235,10 @@ def test_what_is_returned_is_the_callers_own() -> None:
         np.testing.assert_array_equal(fleet.rollout("random", 1, seed=0).observations[0], before)
 
 
-@pytest.mark.parametrize("given", [CountingEnv(), gym.make("CartPole-v1"), None])
-def test_what_is_no_vector_environment(given: Any) -> None:
+@pytest.mark.parametrize("value", [CountingEnv(), gym.make("CartPole-v1"), None])
+def test_what_is_no_vector_environment(value: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"without '.*', expected a gymnasium.vector.VectorEnv: .*make\(\)"):
-        envfleet.adopt(given)
+        envfleet.adopt(value)
 
 
 def test_a_fleet_is_a_fleet_already() -> None:

@@ -69,11 +69,11 @@ def test_keys_and_values_equal_sync(backend: Backend, autoreset_mode: AutoresetM
     with backend(env_fns, autoreset_mode=autoreset_mode) as fleet:
         for step in itertools.count():
             if step == 0 or (autoreset_mode is AutoresetMode.DISABLED and step % 6 == 0):
-                expected, found = expected_env.reset()[1], fleet.reset()[1]
+                expected, actual = expected_env.reset()[1], fleet.reset()[1]
             elif step < 30:
-                expected, found = expected_env.step(actions)[-1], fleet.step(actions)[-1]
+                expected, actual = expected_env.step(actions)[-1], fleet.step(actions)[-1]
             else:
                 break
-            assert [str(mismatch) for mismatch in mismatches(expected, found, f"step {step}: infos")] == []
-            assert key_order(found) == key_order(expected), f"step {step}"
+            assert [str(mismatch) for mismatch in mismatches(expected, actual, f"step {step}: infos")] == []
+            assert key_order(actual) == key_order(expected), f"step {step}"
     expected_env.close()

@@ -46,7 +46,7 @@ def _closure(name: str, extras: tuple[str, ...]) -> set[str]:
     return {name for name, _ in known}
 
 
-def _top_level(found: Distribution) -> set[Path]:
+def _top_level(distribution: Distribution) -> set[Path]:
     """Return the files and folders of a distribution that lie directly in `site-packages`."""
-    names = {file.parts[0] for file in found.files or () if file.parts[0] not in {"..", "__pycache__"}}
-    return {Path(str(found.locate_file(name))) for name in names}
+    names = {file.parts[0] for file in distribution.files or () if file.parts[0] not in {"..", "__pycache__"}}
+    return {Path(str(distribution.locate_file(name))) for name in names}

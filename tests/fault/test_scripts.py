@@ -101,9 +101,9 @@ def test_ids_that_the_program_registered(tmp_path: Path) -> None:
         [sys.executable, "main.py"], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
-    mine, by_class = ["(5, 5) None process"] * 2, ["(6, 6) 4 process"] * 2
+    own_class, by_class = ["(5, 5) None process"] * 2, ["(6, 6) 4 process"] * 2
     others = ["(9, 9) None process", "(10, 10) None process", "(9, 9) None process"]
-    assert result.stdout.splitlines() == [*mine, *by_class, *others]
+    assert result.stdout.splitlines() == [*own_class, *by_class, *others]
 
 
 MODULE = """

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.unit.agents import test_agent as experience
+from tests.unit.agents import samples
 from tests.unit.agents import test_compiled as lessons
 from tests.unit.agents import test_packing as observed
-from tests.unit.agents.test_agent import _nothing_stays_open  # noqa: F401  # a fixture, which closes fleets
+from tests.unit.agents.conftest import _nothing_stays_open  # noqa: F401  # a fixture, which closes fleets
 
 from envfleet.agents import load_agent
 from envfleet.agents.randomness import Random
@@ -27,8 +27,8 @@ def test_updates_are_the_cpus(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
         return torch.from_numpy(random.replay.standard_normal(like.shape, np.float32)).to(like.device)
 
     monkeypatch.setattr(Random, "normal", normal)
-    agent_class, space, config, given = lessons.KINDS[kind]
-    options = {**lessons.SMALL, **given, "compiled": False}
+    agent_class, space, config, own = lessons.KINDS[kind]
+    options = {**lessons.SMALL, **own, "compiled": False}
     agents = [
         agent_class(lessons.OBSERVATIONS, space, config(**options), num_envs=3, seed=0, device=device)
         for device in ("cpu", "cuda")
@@ -44,11 +44,11 @@ def test_updates_are_the_cpus(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.mean(np.abs(actions - wanted_actions)) < 1e-3
 
 
-@pytest.mark.parametrize("kind", experience.KINDS)
+@pytest.mark.parametrize("kind", samples.KINDS)
 def test_agents_learn_and_act_the_same_from_a_file(kind: str, tmp_path: Path) -> None:
-    agent_class, space, config = experience.KINDS[kind]
-    agent = agent_class(experience.OBSERVATIONS, space, config, num_envs=3, seed=0, device="cuda")
-    metrics = experience.Run(agent).go_on(15)
+    agent_class, space, config = samples.KINDS[kind]
+    agent = agent_class(samples.OBSERVATIONS, space, config, num_envs=3, seed=0, device="cuda")
+    metrics = samples.Run(agent).go_on(15)
     assert agent.num_updates > 0
     assert all(np.isfinite(value) for figure in metrics for value in figure.values())
     agent.save(tmp_path / "agent.pt", "all")
@@ -57,7 +57,7 @@ def test_agents_learn_and_act_the_same_from_a_file(kind: str, tmp_path: Path) ->
     for device in ("cpu", "cuda"):
         loaded = load_agent(tmp_path / "agent.pt", device=device)
         np.testing.assert_allclose(loaded.act_batch(rows, deterministic=True), expected, rtol=1e-4, atol=1e-4)
-        experience.Run(loaded).go_on(5)
+        samples.Run(loaded).go_on(5)
 
 
 @pytest.mark.parametrize("space", observed.SPACES.values(), ids=observed.SPACES)

@@ -138,8 +138,8 @@ def test_torch_takes_results_and_gives_actions_without_a_copy(pair: Any) -> None
         pytest.skip("torch has no CUDA")
     cpu, cuda = pair
     actions = cpu.action_space.sample()
-    given = torch.as_tensor(actions, device="cuda")
-    expected, actual = cpu.step(actions), cuda.step(given)
+    tensor = torch.as_tensor(actions, device="cuda")
+    expected, actual = cpu.step(actions), cuda.step(tensor)
     for one, array in zip(expected[:4], actual[:4], strict=True):
         taken = torch.as_tensor(array, device="cuda")
         assert taken.data_ptr() == array.address

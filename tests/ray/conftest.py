@@ -39,8 +39,8 @@ class RayBackend(Backend):
     shared_memory: bool = True
 
     def __call__(self, env_fns: Any, **options: Any) -> Any:
-        asked = {"num_cpus": 0.01, "shared_memory": self.shared_memory, **options.pop("ray_options", {})}
-        return super().__call__(env_fns, ray_options=asked, **options)
+        ray_options = {"num_cpus": 0.01, "shared_memory": self.shared_memory, **options.pop("ray_options", {})}
+        return super().__call__(env_fns, ray_options=ray_options, **options)
 
     def __str__(self) -> str:
         return "shared-memory" if self.shared_memory else "tcp"

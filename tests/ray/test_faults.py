@@ -212,7 +212,7 @@ def test_no_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("ray_options", "words"),
     [
         ({"num_cpu": 1}, r"\['num_cpu'\]"),
         ({"num_cpus": -1}, "cannot be negative"),
@@ -221,6 +221,6 @@ def test_no_place() -> None:
         ({"place_timeout_s": 0}, "above 0"),
     ],
 )
-def test_options_are_checked(given: dict[str, Any], words: str) -> None:
+def test_options_are_checked(ray_options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        NEAR(SOUND, ray_options=given)
+        NEAR(SOUND, ray_options=ray_options)

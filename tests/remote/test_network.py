@@ -315,17 +315,17 @@ def test_an_address_without_a_service() -> None:
 
 def test_connect_has_the_patience_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gave up after 10 s, so that a service that starts or restarts was not waited for."""
-    asked: list[float] = []
+    timeouts_s: list[float] = []
 
     class Link(ServiceLink):
         def get(self, path: str, *, patience_s: float | None = None) -> Any:
-            asked.append(self._patience_s if patience_s is None else patience_s)
+            timeouts_s.append(self._patience_s if patience_s is None else patience_s)
             raise ServiceUnreachable("nobody answers")
 
     monkeypatch.setattr(connecting, "ServiceLink", Link)
     with pytest.raises(ServiceUnreachable):
         envfleet.connect("http://127.0.0.1:9", TURBOFAN, token="any", patience_s=345.0)
-    assert asked == [345.0]
+    assert timeouts_s == [345.0]
 
 
 def test_a_service_that_takes_long_to_make_a_fleet_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +405,7 @@ def test_several_services_need_a_sub_environment_each(place: Place, monkeypatch:
 def test_a_fleet_that_is_described_wrongly_is_closed_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     before = place.service.fleets.num_held
     post = ServiceLink.post
-    monkeypatch.setattr(ServiceLink, "post", lambda *asked, **more: {**post(*asked, **more), "num_envs": 3})
+    monkeypatch.setattr(ServiceLink, "post", lambda *args, **more: {**post(*args, **more), "num_envs": 3})
     with pytest.raises(WireError, match="made 3 sub-environments, asked for 2"):
         envfleet.connect(place.url, TURBOFAN, 2, token=place.token)
     assert place.service.fleets.num_held == before

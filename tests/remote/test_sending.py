@@ -74,7 +74,7 @@ def in_order(batched: Any, order: Any) -> Any:
 FLY = np.zeros(2, np.int64)
 
 
-def test_whoever_is_ready_comes_first(place: Place) -> None:
+def test_rows_that_are_ready_come_first(place: Place) -> None:
     with envfleet.connect([place.url] * 2, TURBOFAN, 4, token=place.token, batch_size=2) as fleet:
         with pytest.raises(ResetNeeded):
             fleet.send(FLY, [0, 1])
@@ -204,7 +204,7 @@ def test_a_fleet_closes_while_something_is_under_way(place: Place) -> None:
         fleet.recv()
 
 
-def test_whoever_does_not_wait_long_enough_loses_nothing(place: Place) -> None:
+def test_a_short_timeout_loses_nothing(place: Place) -> None:
     with connect(place) as fleet:
         may_answer = threading.Event()
 

@@ -41,15 +41,15 @@ def test_results_and_gradients_are_pytorchs(activation: type[nn.Module], shape: 
     plain = network(activation)
     ours = fused(plain)
     rows, weights = torch.randn(shape), torch.randn(*shape[:-1], 2)
-    found: list[list[Any]] = []
+    tensors: list[list[Any]] = []
     for module in (plain, ours):
-        given = rows.clone().requires_grad_()
-        results = module(given) + module(-given)  # gradients of both uses add up
+        inputs = rows.clone().requires_grad_()
+        results = module(inputs) + module(-inputs)  # gradients of both uses add up
         (results * weights).sum().backward()
         with torch.no_grad():
             torch.testing.assert_close(module(rows) + module(-rows), results.detach(), rtol=0, atol=1e-6)
-        found.append([results.detach(), given.grad, *(parameter.grad for parameter in module.parameters())])
-    for expected, actual in zip(*found, strict=True):
+        tensors.append([results.detach(), inputs.grad, *(parameter.grad for parameter in module.parameters())])
+    for expected, actual in zip(*tensors, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-5)
 
 
@@ -78,10 +78,10 @@ def test_it_leaves_alone_what_it_may_not_touch() -> None:
     module, rows, seen = fused(network()), torch.randn(1100, 5), list[Any]()
     with torch.backends.mkldnn.flags(enabled=False):
         assert calls_of_onednn(module, rows) == 0
-    module[0].register_forward_hook(lambda *given: seen.append(given[2].shape))
+    module[0].register_forward_hook(lambda *args: seen.append(args[2].shape))
     assert calls_of_onednn(module, rows) == 1
     assert seen == [(1100, 64)]
-    module[2].register_full_backward_pre_hook(lambda *given: seen.append("backward"))
+    module[2].register_full_backward_pre_hook(lambda *args: seen.append("backward"))
     assert calls_of_onednn(module, rows) == 0
     module(rows).sum().backward()
     assert seen[-1] == "backward"
@@ -93,8 +93,8 @@ def drop_operation(*_: Any) -> Any:
     raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
 
 
-def take_other_arguments(*given: Any) -> Any:
-    return torch.ops.mkldnn._linear_pointwise(*given[:3])
+def take_other_arguments(*args: Any) -> Any:
+    return torch.ops.mkldnn._linear_pointwise(*args[:3])
 
 
 @pytest.mark.parametrize("change", [drop_operation, take_other_arguments])

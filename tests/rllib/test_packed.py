@@ -95,9 +95,9 @@ def test_views_that_the_next_step_overwrites() -> None:
         return SyncVectorEnv(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
     runner = PackedEnvRunner(config=config_of(create), worker_index=0, num_workers=0)
-    (found,) = runner.sample(num_timesteps=40 * N)
+    (episode,) = runner.sample(num_timesteps=40 * N)
     runner.stop()
-    assert not mismatches(dataclasses.asdict(rollout_of(adopted)), dataclasses.asdict(found))
+    assert not mismatches(dataclasses.asdict(rollout_of(adopted)), dataclasses.asdict(episode))
 
 
 class Counting(TorchRLModule, ValueFunctionAPI):

@@ -40,10 +40,10 @@ def test_pieces_are_called_as_rllibs_pipeline_calls_them() -> None:
     assert [times.run(pipeline, "before", {"number": 3}, **CONTEXT) for _ in range(5)] == [expected] * 5
     times.log(ours)
 
-    def names(found: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-        if not isinstance(found, dict):
+    def names(tree: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+        if not isinstance(tree, dict):
             return {path}
-        return {name for key, inner in found.items() for name in names(inner, (*path, key))}
+        return {name for key, inner in tree.items() for name in names(inner, (*path, key))}
 
     assert names(ours.stats) == names(theirs.stats)
     whole = ours.peek(("before", "connector_pipeline_timer"))

@@ -99,7 +99,7 @@ def test_a_body_larger_than_announced_is_refused(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pause_s", "route", "patience", "told"),
+    ("pause_s", "route", "patience", "message"),
     [
         (60.0, "/sign-in", {"patience_s": 0.05}, "paused for 0.05 s"),
         (60.0, next(iter(BATCHES)), {"patience_s": 0.05}, "paused for 0.05 s"),
@@ -108,7 +108,7 @@ def test_a_body_larger_than_announced_is_refused(http: httpx.Client) -> None:
     ],
 )
 def test_bodies_that_do_not_come_or_trickle_are_given_up(
-    pause_s: float, route: str, patience: dict[str, float], told: str
+    pause_s: float, route: str, patience: dict[str, float], message: str
 ) -> None:
     async def app(_: Any, receive: Any, __: Any) -> None:
         while True:
@@ -120,7 +120,7 @@ def test_bodies_that_do_not_come_or_trickle_are_given_up(
 
     gate = Gate(app, 2**60, BodyRoom(2**60, 2**60), Metrics(), **patience)
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "route": SimpleNamespace(path=route)}
-    with pytest.raises(HTTPException, match=told) as refused:
+    with pytest.raises(HTTPException, match=message) as refused:
         asyncio.run(asyncio.wait_for(gate(scope, trickle, AsyncMock()), PATIENCE_S))
     assert refused.value.status_code == 408
 
@@ -175,7 +175,7 @@ def begin(connection: HTTPConnection, path: str, body: bytes, **headers: str) ->
     connection.endheaders(body)
 
 
-def test_whoever_sends_half_a_form_is_told(http: httpx.Client) -> None:
+def test_half_a_form_is_answered(http: httpx.Client) -> None:
     connection = HTTPConnection(http.base_url.host, http.base_url.port, timeout=PATIENCE_S)
     begin(connection, "/sign-in", b"token=", Content_Type="application/x-www-form-urlencoded", Content_Length="40")
     answer = connection.getresponse()
@@ -209,13 +209,13 @@ def test_unread_bodies_are_bounded_in_total_and_by_token() -> None:
         return body
 
     async def main() -> None:
-        mine = [await send_half(b"ann") for _ in range(3)]
+        own = [await send_half(b"ann") for _ in range(3)]
         with pytest.raises(Busy, match="with this token"):
             await send_half(b"ann")
         others = [await send_half(b"bob") for _ in range(2)]
         with pytest.raises(Busy, match="by all users"):
             await send_half(b"cleo")
-        for body in (*mine, *others):
+        for body in (*own, *others):
             body.release()
         await send_half(b"ann")
 

@@ -95,12 +95,12 @@ def test_some_engines_are_stepped_and_others_stand_still(ann: Caller) -> None:
     ids = group(ann, 3)
     whole = [step(ann, ids, [0, 0, 0])["rewards"] for _ in range(3)]
     ids = ann.json("/episode/vectorized_reset", episode_ids=ids, seeds=[1, 2, 3]).json()["new_episode_ids"]
-    found: list[list[float]] = [[], [], []]
+    received: list[list[float]] = [[], [], []]
     for rows in ([2], [0, 1], [1, 2], [0], [0, 1, 2]):
         reply = step(ann, [ids[row] for row in rows], [0] * len(rows))
         for row, reward in zip(rows, reply["rewards"], strict=True):
-            found[row].append(reward)
-    assert found == [list(rewards) for rewards in zip(*whole, strict=True)]
+            received[row].append(reward)
+    assert received == [list(rewards) for rewards in zip(*whole, strict=True)]
 
 
 def test_every_reply_of_a_vectorized_step(ann: Caller, bob: Caller) -> None:
@@ -250,11 +250,11 @@ def test_accepted_decisions_are_reported_beside_refused_ones(ann: Caller, servic
     """Steps of two lengths are two calls of the fleet; the quota has room for one."""
     caller = Caller(ann.http, service.tokens.create("dora", max_steps_per_day=1))
     ids = group(caller, 2)
-    asked = [*actions_of(ids[:1], [0]), *actions_of(ids[1:], [0], step_size=20)]
-    response = caller.json("/episode/vectorized_step", episode_actions=asked)
+    episode_actions = [*actions_of(ids[:1], [0]), *actions_of(ids[1:], [0], step_size=20)]
+    response = caller.json("/episode/vectorized_step", episode_actions=episode_actions)
     assert response.status_code == 200, response.text
     reply = response.json()
     assert 400 < reply["rewards"][0] < 520
     assert "steps" in reply["infos"][1]["error"]
-    refused = caller.json("/episode/vectorized_step", episode_actions=asked)
+    refused = caller.json("/episode/vectorized_step", episode_actions=episode_actions)
     assert (refused.status_code, refused.json()["code"]) == (403, "quota")

@@ -113,7 +113,7 @@ def test_actions_that_are_none_change_nothing(ann: Caller, actions: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "body",
     [
         {"env": "Walker2d-v5", "num_envs": 1},
         {"env": TURBOFAN, "num_envs": 0},
@@ -125,8 +125,8 @@ def test_actions_that_are_none_change_nothing(ann: Caller, actions: Any) -> None
         {"env": TURBOFAN, "num_envs": 1, "autoreset_mode": "SOMETIMES"},
     ],
 )
-def test_fleets_that_are_not_offered(ann: Caller, asked: dict[str, Any]) -> None:
-    response = ann.post("/fleets", **asked)
+def test_fleets_that_are_not_offered(ann: Caller, body: dict[str, Any]) -> None:
+    response = ann.post("/fleets", **body)
     assert (response.status_code, response.json()["code"]) == (422, "invalid_argument"), response.text
 
 

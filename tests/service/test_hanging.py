@@ -76,7 +76,7 @@ def test_what_hangs_is_ended_while_others_go_on(ann: Caller, bob: Caller, servic
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         ("raise", "the environment raised PlainError: broken on purpose; the service's log says more"),
         ("sigkill", "the process of the environment ended; the fleet stands where it stood before the call"),
@@ -84,7 +84,7 @@ def test_what_hangs_is_ended_while_others_go_on(ann: Caller, bob: Caller, servic
 )
 @pytest.mark.parametrize("call", ["reset", "step"])
 def test_what_fails_once_is_brought_back_to_where_it_stood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, fault: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, fault: str, message: str
 ) -> None:
     monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
     kwargs: dict[str, Any] = {"fault": fault, "when": call, "nth": 2, "once": str(tmp_path / "fired")}
@@ -98,7 +98,7 @@ def test_what_fails_once_is_brought_back_to_where_it_stood(
         fleet, other = (here.create(user, "FailsOnce-v0", 2) for _ in range(2))
         for seq, each in enumerate(("reset", "step")):
             here.call(user, fleet, seq, **events[each])
-        with pytest.raises(EnvFailed, match=re.escape(told)):
+        with pytest.raises(EnvFailed, match=re.escape(message)):
             here.call(user, fleet, 2, **events[call])
         actual = here.call(user, fleet, 2, **events[call])
         for seq, each in enumerate(("reset", "step", call)):
@@ -163,7 +163,7 @@ def test_participants_are_not_told_of_errors_within_the_service(
     assert "line 7 of secret.py" in logged.getvalue()
 
 
-def test_who_makes_room_where_there_is_none_for_another_process(tmp_path: Path) -> None:
+def test_idle_processes_make_room_for_others(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, offers=(make_offer(USUAL),), max_processes=2)
     with process(settings) as here:
         ann, bob = here.user("ann"), here.user("bob")

@@ -35,21 +35,21 @@ def test_daily_steps_count_over_processes_and_restarts(tmp_path: Path, database:
     settings = make_settings(tmp_path, database=database)
     with process(settings) as left, process(settings) as right:
         user = left.user("ann")
-        mine, other = (left.create(user, num_envs=2) for _ in range(2))
-        for fleet in (mine, other):
+        own, other = (left.create(user, num_envs=2) for _ in range(2))
+        for fleet in (own, other):
             left.reset(user, fleet, seeds=1)
-        step(left, user, mine, 1, 6)
+        step(left, user, own, 1, 6)
         step(right, user, other, 1, 6)
-        step(left, user, mine, 2, 6)
+        step(left, user, own, 2, 6)
         # The right one has not heard of the last two: the database refuses, and the fleet stays where it was.
         with pytest.raises(QuotaSpent, match="6 of 6 steps"):
             step(right, user, other, 2, 6)
         assert step(right, user, other, 1, 6)  # a retry costs nothing
         assert right.store.steps_today(user.user_id) == 6
     with process(settings) as later, pytest.raises(QuotaSpent):
-        step(later, user, mine, 3, 6)
+        step(later, user, own, 3, 6)
     with process(settings) as later:
-        assert not step(later, user, mine, 3, None)
+        assert not step(later, user, own, 3, None)
         assert later.store.steps_today(user.user_id) == 8
 
 
@@ -172,7 +172,7 @@ def test_a_fleet_of_a_withdrawn_environment_is_closed(tmp_path: Path) -> None:
         assert later.store.count_live_envs(user.user_id) == 0
 
 
-def test_who_closes_a_fleet_that_cannot_be_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_that_cannot_be_closed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_settings(tmp_path)
     with process(settings) as here, process(settings.model_copy(update={"offers": ()})) as other:
         user = here.user("ann")

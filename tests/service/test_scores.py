@@ -48,7 +48,7 @@ def test_scores_are_those_of_a_plain_loop(full: tuple[Process, list[dict[str, An
     for row in rows:
         if row["env"] == env and row["score"] is not None and row["void_reason"] is None:
             counted.setdefault(row["user_id"], []).append(row)
-    best = [max(mine, key=lambda row: (row["score"], -row["ended_at"])) for mine in counted.values()]
+    best = [max(own_rows, key=lambda row: (row["score"], -row["ended_at"])) for own_rows in counted.values()]
     board = here.scores.board(env)
     assert sorted((row["score"], row["ended_at"]) for row in board) == sorted(
         (row["score"], row["ended_at"]) for row in best
@@ -63,15 +63,15 @@ def test_scores_are_those_of_a_plain_loop(full: tuple[Process, list[dict[str, An
 def test_many_who_look_at_once_read_a_leaderboard_once(
     full: tuple[Process, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores, read, asked = full[0].scores, full[0].scores.board, []
+    scores, read, calls = full[0].scores, full[0].scores.board, []
 
     def board(env: str) -> list[dict[str, Any]]:
-        asked.append(env)
+        calls.append(env)
         return read(env)
 
     monkeypatch.setattr("envfleet.service.database.scores._FRESH_S", 600.0)
     monkeypatch.setattr(scores, "board", board)
     with ThreadPoolExecutor(8) as pool:
         shown = list(pool.map(lambda _: scores.fresh_board(TURBOFAN), range(16)))
-    assert asked == [TURBOFAN]
+    assert calls == [TURBOFAN]
     assert shown == [read(TURBOFAN)] * 16

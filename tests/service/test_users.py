@@ -90,17 +90,17 @@ def test_rotating_revives_no_token(tokens: Tokens) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "kept"),
+    ("changes", "kept"),
     [
         ({"role": "admin"}, "participant"),
         ({"max_live_envs": 7}, "8"),
         ({"max_steps_per_day": 7}, "None"),
     ],
 )
-def test_a_token_changes_no_user(tokens: Tokens, asked: dict[str, Any], kept: str) -> None:
+def test_a_token_changes_no_user(tokens: Tokens, changes: dict[str, Any], kept: str) -> None:
     tokens.create("ann", max_live_envs=8)
     with pytest.raises(InvalidArgument, match=rf"user 'ann' has .*{kept}.*which a new token does not change"):
-        tokens.create("ann", **asked)
+        tokens.create("ann", **changes)
     assert len(tokens.list()) == 1
     again = tokens.check(tokens.create("ann", role="participant", max_live_envs=8))
     assert (again.role, again.max_live_envs) == ("participant", 8)

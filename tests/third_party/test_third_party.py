@@ -21,12 +21,12 @@ def test_a_fleet_of_it(name: str) -> None:
     if importlib.util.find_spec(env.module.partition(".")[0]) is None:
         pytest.skip(f"{env.distribution} is not installed: see tests/third_party/requirements.txt")
     for is_last in (False, True):  # what else the machine does may slow one measurement
-        found = measure(name)
-        if found["again"] == "same":  # else SyncVectorEnv does not repeat itself
-            assert (found["serial"], found["process"]) == ("same", "same")
-            assert found["thread"].partition(":")[0] == env.thread
-        start = found["start_s"] / found["async_start_s"]
-        if is_last or (start <= SLOWEST_START and found["auto"] >= SLOWEST_AUTO):
+        result = measure(name)
+        if result["again"] == "same":  # else SyncVectorEnv does not repeat itself
+            assert (result["serial"], result["process"]) == ("same", "same")
+            assert result["thread"].partition(":")[0] == env.thread
+        start = result["start_s"] / result["async_start_s"]
+        if is_last or (start <= SLOWEST_START and result["auto"] >= SLOWEST_AUTO):
             break
-    assert start <= SLOWEST_START, found
-    assert found["auto"] >= SLOWEST_AUTO, found
+    assert start <= SLOWEST_START, result
+    assert result["auto"] >= SLOWEST_AUTO, result

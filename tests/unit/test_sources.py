@@ -199,8 +199,8 @@ def test_arguments_are_checked_before_anything_starts(options: dict, words: str)
 )
 def test_options_that_would_be_ignored_are_refused(backend: Any, option: dict[str, Any], advice: str) -> None:
     name = "envfleet/CartPole-v1" if backend == "kernel" else "CartPole-v1"
-    (given,) = [f"{key}={value!r}" for key, value in option.items()]
-    with pytest.raises(InvalidArgument, match=re.escape(f"{given} means nothing with backend={backend!r}")) as caught:
+    (shown,) = [f"{key}={value!r}" for key, value in option.items()]
+    with pytest.raises(InvalidArgument, match=re.escape(f"{shown} means nothing with backend={backend!r}")) as caught:
         envfleet.make(name, 4, backend=backend, **option)
     assert str(caught.value).endswith(advice)
 

@@ -90,9 +90,9 @@ def test_stacks_equal_the_wrapper(backend: str, padding_type: str, autoreset_mod
     try:
         duel = Duel(reference, subject)
         reference.action_space.seed(0)
-        found = [*duel.reset(seed=5), *duel.roll(60)]
-        found += [*duel.reset(options={"reset_mask": np.array([True, False, True, False])}), *duel.roll(60)]
-        assert not [*found, *duel.check_kept()]
+        differences = [*duel.reset(seed=5), *duel.roll(60)]
+        differences += [*duel.reset(options={"reset_mask": np.array([True, False, True, False])}), *duel.roll(60)]
+        assert not [*differences, *duel.check_kept()]
     finally:
         reference.close()
         subject.close()

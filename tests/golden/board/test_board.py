@@ -72,9 +72,9 @@ def test_connect_four_compiled_plays_the_recorded_games() -> None:
         for step in range(int(lengths.max())):
             at = np.array([game.start for game in rows]) + np.minimum(step, lengths - 1)
             is_on = step < lengths
-            found, rewards, terminated, _, infos = fleet.step(file["actions"][at].astype(np.int64))
+            observations, rewards, terminated, _, infos = fleet.step(file["actions"][at].astype(np.int64))
             played = is_on & file["is_legal"][at]  # an illegal disc would overwrite another in pgx
-            np.testing.assert_array_equal(found[played], file["observations"][at][played])
+            np.testing.assert_array_equal(observations[played], file["observations"][at][played])
             found_rewards = np.stack([rewards, infos["reward_two"]], axis=1)
             np.testing.assert_array_equal(found_rewards[is_on], file["rewards"][at][is_on])
             np.testing.assert_array_equal(terminated[is_on], file["terminated"][at][is_on])
@@ -92,7 +92,7 @@ def test_connect_four_for_one_plays_the_recorded_games(seat: int) -> None:
         is_mine = np.arange(len(actions)) % 2 == seat
         if not is_last_legal and not is_mine[-1]:
             continue  # the other player plays no illegal column
-        env.rng = Script(seat, *(rank for rank, mine in zip(ranks, is_mine, strict=True) if not mine))
+        env.rng = Script(seat, *(rank for rank, is_own in zip(ranks, is_mine, strict=True) if not is_own))
         env.reset()
         for step in np.flatnonzero(is_mine):
             observation, reward, terminated, _ = env.step(actions[step])

@@ -34,10 +34,10 @@ def test_initial_states_are_the_same_to_the_bit(pair: Pair) -> None:
         observations.append(original.reset(seed=seed)[0])
         states.append(pair.fields(original))
     with make_fleet(pair, num_envs) as fleet:
-        found, _ = fleet.reset(seed=SEED)
+        actual, _ = fleet.reset(seed=SEED)
         names = read_kernel(pair.kernel).state.names[: len(states[0])]
         np.testing.assert_array_equal(np.stack([fleet.get_attr(name) for name in names], axis=1), states)
-    assert_same(found, observations)
+    assert_same(actual, observations)
 
 
 class Gap:

@@ -157,7 +157,7 @@ def play_games(players: tuple[int, int], num_games: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("players", RATES)
-def test_who_wins(players: tuple[int, int]) -> None:
+def test_winners_are_those_of_the_original(players: tuple[int, int]) -> None:
     expected = np.array(RATES[players])
     deviation = np.sqrt(expected * (1 - expected) / 1000)
     np.testing.assert_array_less(np.abs(play_games(players, 1000) - expected), 3.5 * deviation)
@@ -165,7 +165,7 @@ def test_who_wins(players: tuple[int, int]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("players", RATES)
-def test_who_wins_20000_games(players: tuple[int, int]) -> None:
+def test_winners_of_20000_games(players: tuple[int, int]) -> None:
     # Both numbers of a comparison vary: 0.007 is the half width of a 95 % interval of one.
     np.testing.assert_allclose(play_games(players, 20_000), RATES[players], atol=1.5 * 0.007)
 

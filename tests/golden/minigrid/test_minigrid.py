@@ -60,8 +60,8 @@ def make_images(env_id: str, **options: Any) -> gym.Env[Any, Any]:
 def cells(env: Any) -> NDArray[Any]:
     """Cells of an original as kernels have them."""
     kind, color, state = env.unwrapped.grid.encode().T.astype(np.int64)
-    found = {(4, 1): 10, (4, 2): 11}
-    return np.vectorize(lambda one, of: found.get((one, of), one))(kind, state) + IN * color
+    codes = {(4, 1): 10, (4, 2): 11}
+    return np.vectorize(lambda one, of: codes.get((one, of), one))(kind, state) + IN * color
 
 
 def act(view: NDArray[Any], rng: np.random.Generator) -> int:

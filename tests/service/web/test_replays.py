@@ -86,17 +86,19 @@ def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env
 
 def test_a_replay_of_the_json_protocol(service: Service, ann: Caller) -> None:
     config = {"env_type": "DegradationEnv"}
-    made = ann.json("/vectorized/episodes/create", env_config=config, num_envs=2).json()
-    ids = ann.json("/episode/vectorized_reset", episode_ids=made["episode_ids"], seeds=[1, 2]).json()["new_episode_ids"]
+    created = ann.json("/vectorized/episodes/create", env_config=config, num_envs=2).json()
+    reset = ann.json("/episode/vectorized_reset", episode_ids=created["episode_ids"], seeds=[1, 2]).json()
+    ids = reset["new_episode_ids"]
     seen = []
     for number in range(6):
         flights = (10, 3)[number % 2]
-        asked = [{"episode_id": ids[0], "action": 0, "step_size": 10}]
-        mine = {"episode_id": ids[1], "action": (0, 1)[number == 3], "step_size": flights}
-        reply = ann.json("/episode/vectorized_step", episode_actions=[*asked, mine] if number != 2 else [mine]).json()
+        first = [{"episode_id": ids[0], "action": 0, "step_size": 10}]
+        second = {"episode_id": ids[1], "action": (0, 1)[number == 3], "step_size": flights}
+        both = [*first, second] if number != 2 else [second]
+        reply = ann.json("/episode/vectorized_step", episode_actions=both).json()
         seen.append((reply["observations"][-1], reply["rewards"][-1]))
     ann.json("/episode/step", episode_id=ids[1], action=2)
-    (episode,) = [one for one in episodes_of(service, made["vectorized_group_id"]) if one["env_index"] == 1]
+    (episode,) = [one for one in episodes_of(service, created["vectorized_group_id"]) if one["env_index"] == 1]
     replay = Replays(service.store, service.fleets).make(episode)
     assert isinstance(replay.log, EngineLog)
     assert replay.log.reason == 1
@@ -151,17 +153,17 @@ def test_an_episode_of_another_version_is_told_as_such(
 def test_an_episode_is_made_again_once(service: Service, ann: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.service.web.replay._MOST_KNOWN", 2)
     replays, episodes = Replays(service.store, service.fleets), [play(service, ann) for _ in range(3)]
-    build, made = service.fleets.build_single, []
+    build, builds = service.fleets.build_single, []
 
     def count(fleet_id: str) -> Any:
-        made.append(fleet_id)
+        builds.append(fleet_id)
         return build(fleet_id)
 
     monkeypatch.setattr(service.fleets, "build_single", count)
     first, second, third = episodes
     for episode in (first, first, second, first, third, third, second, first):
         assert replays.make(episode).rewards.tolist() == [1.0]
-    assert made == [episode["fleet_id"] for episode in (*episodes, first)]  # the third took the place of the first
+    assert builds == [episode["fleet_id"] for episode in (*episodes, first)]  # the third took the place of the first
 
 
 # ---------------------------------------------------------------------- charts

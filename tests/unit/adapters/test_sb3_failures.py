@@ -251,10 +251,10 @@ def test_envfleet_alone_imports_no_trainer() -> None:
 
 def test_without_stable_baselines() -> None:
     code = "import sys; sys.modules['stable_baselines3'] = None; import envfleet.adapters.sb3"
-    found = run_python(code)
-    assert found.returncode == 1
-    assert "ImportError: envfleet.adapters.sb3 needs Stable-Baselines3" in found.stderr
-    assert "pip install 'stable-baselines3>=2.7'" in found.stderr
+    result = run_python(code)
+    assert result.returncode == 1
+    assert "ImportError: envfleet.adapters.sb3 needs Stable-Baselines3" in result.stderr
+    assert "pip install 'stable-baselines3>=2.7'" in result.stderr
 
 
 def test_the_warnings_of_stable_baselines_are_none(close_later: Make) -> None:

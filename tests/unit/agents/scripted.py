@@ -48,11 +48,12 @@ def choose(observations: Any) -> Any:
 
 def alone(number: int, script: Script, num_transitions: int) -> list[tuple[Any, ...]]:
     """The first transitions of one environment."""
-    env, found = Scripted(number, script), list[tuple[Any, ...]]()
+    env, transitions = Scripted(number, script), list[tuple[Any, ...]]()
     observation, _ = env.reset()
     for _ in range(num_transitions):
         action = choose(observation)
         following, reward, terminated, truncated, _ = env.step(action)
-        found.append((number, observation.tolist(), int(action), reward, terminated, truncated, following.tolist()))
+        row = number, observation.tolist(), int(action), reward, terminated, truncated, following.tolist()
+        transitions.append(row)
         observation = env.reset()[0] if terminated or truncated else following
-    return found
+    return transitions

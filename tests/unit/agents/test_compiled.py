@@ -37,8 +37,8 @@ KINDS: dict[str, Any] = {
 
 
 def make(kind: str, **options: Any) -> Any:
-    agent_class, space, config, given = KINDS[kind]
-    return agent_class(OBSERVATIONS, space, config(**{**SMALL, **given, **options}), num_envs=3, seed=0)
+    agent_class, space, config, own = KINDS[kind]
+    return agent_class(OBSERVATIONS, space, config(**{**SMALL, **own, **options}), num_envs=3, seed=0)
 
 
 def draw(rng: np.random.Generator, agent: Any) -> Batch:
@@ -54,13 +54,13 @@ def draw(rng: np.random.Generator, agent: Any) -> Batch:
 
 def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[str, float]]]:
     """Give all agents the same batches; metrics of each."""
-    rng, found = np.random.default_rng(seed), [list[dict[str, float]]() for _ in agents]
+    rng, metrics_of_all = np.random.default_rng(seed), [list[dict[str, float]]() for _ in agents]
     for _ in range(num_updates):
         batch = draw(rng, agents[0])
-        for agent, metrics in zip(agents, found, strict=True):
+        for agent, metrics in zip(agents, metrics_of_all, strict=True):
             lesson = agent._to_arrays(batch) if agent.is_compiled else batch
             metrics.append(agent.publish(agent.learn([lesson])))
-    return found
+    return metrics_of_all
 
 
 def means_of(optimizer: Adam) -> tuple[torch.Tensor, ...]:
@@ -80,10 +80,10 @@ def test_first_gradients_are_autograds(kind: str) -> None:
     for name, optimizer in optimizers(plain).items():
         pairs = zip(means_of(optimizers(compiled)[name]), means_of(optimizer), strict=True)
         largest = [float(wanted.abs().max()) for wanted in means_of(optimizer)]
-        for number, (found, wanted) in enumerate(pairs):
+        for number, (actual, wanted) in enumerate(pairs):
             layer = number // 2 * 2  # weight and bias: their terms cancel out more
             scale = max(*largest[layer : layer + 2], 1e-6)
-            assert float((found - wanted).abs().max()) < 3e-6 * scale, name
+            assert float((actual - wanted).abs().max()) < 3e-6 * scale, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,8 +92,8 @@ def test_hundreds_of_updates_are_torchs(kind: str) -> None:
     for agent in agents:
         if agent.replay.priorities is not None:
             agent.replay.priorities.add(np.arange(ROWS))
-    found, expected = learn(agents, 300)
-    for metrics, wanted in zip(found, expected, strict=True):
+    actual, expected = learn(agents, 300)
+    for metrics, wanted in zip(actual, expected, strict=True):
         assert metrics == pytest.approx(wanted, rel=2e-3, abs=2e-3)
     observations = np.random.default_rng(1).standard_normal((50, 5)).astype(np.float32)
     actions, wanted_actions = (agent.act_batch(observations, deterministic=True) for agent in agents)
@@ -118,8 +118,8 @@ def test_both_ways_save_the_same_and_go_on_from_each_other() -> None:
     compiled, plain = make("sac", compiled=True), make("sac", compiled=False)
     learn([plain], 20)
     compiled.load_state_dict(plain.state_dict())
-    found, expected = learn([compiled, plain], 20, seed=1)
-    for metrics, wanted in zip(found, expected, strict=True):
+    actual, expected = learn([compiled, plain], 20, seed=1)
+    for metrics, wanted in zip(actual, expected, strict=True):
         assert metrics == pytest.approx(wanted, rel=1e-3, abs=1e-3)
     states = [agent.state_dict("learner")["learners"]["critic_optimizer"] for agent in (compiled, plain)]
     assert [state["count"] for state in states] == [40, 40]

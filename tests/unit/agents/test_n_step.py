@@ -50,9 +50,9 @@ def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: 
         n_step.write(happened, happened.actions)
     n_step.cut(np.arange(count))
     envs.close()
-    found = list(zip(*(column.tolist() for column in columns_of(replay)), strict=True))
+    stored = list(zip(*(column.tolist() for column in columns_of(replay)), strict=True))
     for number, script in enumerate(all_scripts):
-        own = [row for row in found if row[0][0] == number]
+        own = [row for row in stored if row[0][0] == number]
         single = alone(number, script, len(own))
         for start, (observation, action, reward, discount, following) in enumerate(own):
             steps, total = 0, 0.0

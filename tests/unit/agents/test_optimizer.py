@@ -39,8 +39,8 @@ def test_descending_is_torchs_adam(max_norm: float | None) -> None:
         if number == 2:
             state, optimizer = optimizer.state_dict(), Adam(ours.parameters(), 1.0, max_norm=max_norm)
             optimizer.load_state_dict(state)
-    for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.allclose(mine, yours, atol=1e-6)
+    for actual, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(actual, yours, atol=1e-6)
 
 
 def test_the_layout_of_parameters_makes_no_difference() -> None:

@@ -146,9 +146,9 @@ def test_gradients_of_a_minibatch_are_autograds(kind: str, is_discrete: bool, mo
     # The first means of Adam are a tenth of the gradients.
     sizes = [parameter.numel() for parameter in first._optimizer.parameters]
     means = (torch.split(agent._optimizer.means, sizes) for agent in (first, second))
-    for found, wanted in zip(*means, strict=True):
+    for actual, wanted in zip(*means, strict=True):
         scale = max(float(wanted.abs().max()), 1e-6)
-        assert float((found - wanted).abs().max()) < 1e-5 * scale
+        assert float((actual - wanted).abs().max()) < 1e-5 * scale
 
 
 @pytest.mark.usefixtures("one_torch_thread")
@@ -207,9 +207,9 @@ def finish(products: F32, biases: F32) -> None:
 
 def test_tanh_is_that_of_numpy() -> None:
     numbers = np.concatenate([np.linspace(-12, 12, 10_001), [np.nan, np.inf, -np.inf]]).astype(np.float32)
-    found = numbers.copy()
-    finish(found[None], np.zeros_like(found))
-    np.testing.assert_allclose(found, np.tanh(numbers), atol=6e-7)
+    actual = numbers.copy()
+    finish(actual[None], np.zeros_like(actual))
+    np.testing.assert_allclose(actual, np.tanh(numbers), atol=6e-7)
 
 
 def test_resets_are_not_looked_at() -> None:

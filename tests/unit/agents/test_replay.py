@@ -52,11 +52,11 @@ def test_batches_are_those_drawn_one_by_one(by_priority: bool) -> None:
 @settings(max_examples=80)
 def test_the_last_transitions_are_held_and_no_others(capacity: int, counts: list[int]) -> None:
     for by_priority in (False, True):
-        replay, told = make(capacity, by_priority=by_priority), 0
+        replay, num_written = make(capacity, by_priority=by_priority), 0
         for count in counts:
-            add(replay, told, count)
-            told += count
-        expected = set(range(max(0, told - capacity), told))
+            add(replay, num_written, count)
+            num_written += count
+        expected = set(range(max(0, num_written - capacity), num_written))
         assert len(replay) == len(expected)
         if not expected:
             continue

@@ -50,6 +50,6 @@ def test_the_temperature_brings_the_entropy_to_its_goal() -> None:
 def test_gradients_of_squashed_actions_and_their_densities() -> None:
     outputs = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     noise = torch.randn(6, 2, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda given: sample_actions(given, noise), (outputs,))
+    assert torch.autograd.gradcheck(lambda values: sample_actions(values, noise), (outputs,))
     means, log_stds = split_outputs(outputs)
     torch.testing.assert_close(sample_actions(outputs, noise)[0], torch.tanh(means + log_stds.exp() * noise))

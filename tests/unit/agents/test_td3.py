@@ -24,12 +24,12 @@ def test_a_deterministic_policy_finds_the_best_action() -> None:
 
 def test_a_penalty_keeps_a_deterministic_policy_off_the_bounds() -> None:
     """With an unbounded gradient, actions saturate where the tanh is flat, as most of TD3's did on hockey."""
-    found = []
+    best_actions = []
     for penalty in (0.0, 0.1):
         agent = TD3(SPACE, UNIT, TD3Config(**SMALL, saturation_penalty=penalty), seed=0)
         actions = np.random.default_rng(0).uniform(-1, 1, (400, 1))
         fill(agent, actions, actions[:, 0])
         agent.update(300)
-        found.append(float(agent.act(np.zeros(2, np.float32), deterministic=True)[0]))
-    assert found[0] > 0.95
-    assert 0.5 < found[1] < 0.9
+        best_actions.append(float(agent.act(np.zeros(2, np.float32), deterministic=True)[0]))
+    assert best_actions[0] > 0.95
+    assert 0.5 < best_actions[1] < 0.9

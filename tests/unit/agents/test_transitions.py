@@ -24,9 +24,9 @@ def in_rows(transitions: Transitions) -> list[tuple[Any, ...]]:
     return [tuple(np.asarray(column[row]).tolist() for column in columns) for row in range(len(transitions))]
 
 
-def check(found: list[tuple[Any, ...]], all_scripts: list[Script], least: int) -> None:
+def check(transitions: list[tuple[Any, ...]], all_scripts: list[Script], least: int) -> None:
     for number, script in enumerate(all_scripts):
-        own = [row for row in found if row[0] == number]
+        own = [row for row in transitions if row[0] == number]
         assert len(own) >= least
         assert own == alone(number, script, len(own))
 
@@ -35,7 +35,7 @@ def check(found: list[tuple[Any, ...]], all_scripts: list[Script], least: int) -
 @settings(max_examples=60)
 def test_every_mode_tells_what_a_single_loop_sees(all_scripts: list[Script], mode: Any) -> None:
     envs = [functools.partial(Scripted, *pair) for pair in enumerate(all_scripts)]
-    found: list[tuple[Any, ...]] = []
+    transitions: list[tuple[Any, ...]] = []
     with envfleet.make(envs, backend="serial", autoreset_mode=mode, copy=False) as fleet:
         writer = TransitionWriter(fleet)
         observations, _ = fleet.reset(seed=0)
@@ -44,14 +44,14 @@ def test_every_mode_tells_what_a_single_loop_sees(all_scripts: list[Script], mod
             actions = choose(observations)
             step = fleet.step(actions)
             observations = step[0]
-            found += in_rows(writer.step(actions, *step))
+            transitions += in_rows(writer.step(actions, *step))
             ended = fleet.terminated_indices
             if mode is AutoresetMode.DISABLED and ended:
                 firsts, _ = fleet.reset_envs(ended)
                 writer.reset(firsts, ended)
                 observations = np.array(observations)
                 observations[ended] = firsts
-    check(found, all_scripts, 10)
+    check(transitions, all_scripts, 10)
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
@@ -60,16 +60,16 @@ def test_gymnasiums_own_vector_environment(mode: Any) -> None:
     envs = envfleet.adopt(
         SyncVectorEnv([functools.partial(Scripted, n, all_scripts[n]) for n in range(3)], autoreset_mode=mode)
     )
-    writer, found = TransitionWriter(envs), list[tuple[Any, ...]]()
+    writer, transitions = TransitionWriter(envs), list[tuple[Any, ...]]()
     observations, _ = envs.reset()
     writer.reset(observations)
     for _ in range(20):
         actions = choose(observations)
         step = envs.step(actions)
         observations = step[0]
-        found += in_rows(writer.step(actions, *step))
+        transitions += in_rows(writer.step(actions, *step))
     envs.close()
-    check(found, all_scripts, 10)
+    check(transitions, all_scripts, 10)
 
 
 @given(scripts, st.sampled_from([AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]), st.randoms())
@@ -77,7 +77,7 @@ def test_gymnasiums_own_vector_environment(mode: Any) -> None:
 def test_parts_of_a_fleet_that_were_received(all_scripts: list[Script], mode: Any, random: Any) -> None:
     count = len(all_scripts)
     envs = [functools.partial(Scripted, *pair) for pair in enumerate(all_scripts)]
-    found: list[tuple[Any, ...]] = []
+    transitions: list[tuple[Any, ...]] = []
     with envfleet.make(envs, backend="serial", autoreset_mode=mode) as fleet:
         writer = TransitionWriter(fleet)
         current, _ = fleet.reset(seed=0)
@@ -88,12 +88,12 @@ def test_parts_of_a_fleet_that_were_received(all_scripts: list[Script], mode: An
             fleet.send(actions, rows)
             batch = fleet.recv()
             order = [rows.index(row) for row in batch.env_indices.tolist()]
-            found += in_rows(
+            transitions += in_rows(
                 writer.step(actions[order], batch.observations, batch.rewards, batch.terminated, batch.truncated,
                             batch.infos, env_indices=batch.env_indices)
             )  # fmt: skip
             current[batch.env_indices] = batch.observations
-    check(found, all_scripts, 0)
+    check(transitions, all_scripts, 0)
 
 
 def test_a_writer_continues_from_its_state() -> None:
@@ -139,10 +139,10 @@ def test_dict_observations_and_final_ones_are_packed() -> None:
             return {"steps": np.full(1, self.steps, np.float32)}, 0.0, self.steps == 2, False, {}
 
     with envfleet.make(Named, 2, backend="serial", autoreset_mode="SAME_STEP") as fleet:
-        writer, found = TransitionWriter(fleet), []
+        writer, written = TransitionWriter(fleet), []
         writer.reset(fleet.reset(seed=0)[0])
         for _ in range(3):
             actions = np.zeros(2, np.int64)
-            found.append(writer.step(actions, *fleet.step(actions)))
-    pairs = [(one.observations.view(np.float32)[0, 0], one.next_observations.view(np.float32)[0, 0]) for one in found]
+            written.append(writer.step(actions, *fleet.step(actions)))
+    pairs = [(one.observations.view(np.float32)[0, 0], one.next_observations.view(np.float32)[0, 0]) for one in written]
     assert pairs == [(0, 1), (1, 2), (0, 1)]

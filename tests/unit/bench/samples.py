@@ -47,8 +47,8 @@ def facts(policy_s: float = 0.0, fleet: dict[str, float | None] | None = None, *
     rates = {"serial": 9_000.0, "process": 9_000.0, **(fleet or {})}
     entries = [entry("loop", 9_500.0)]
     for backend, rate in rates.items():
-        found = entry(f"envfleet-{backend}", *([] if rate is None else [rate]))
-        entries.append(found if rate else dataclasses.replace(found, problem="boom"))
+        measured = entry(f"envfleet-{backend}", *([] if rate is None else [rate]))
+        entries.append(measured if rate else dataclasses.replace(measured, problem="boom"))
     return Facts(
         env=dataclasses.replace(ENV_FACTS, **env_changes),
         run=run(*entries, workload="Some-v0"),

@@ -19,9 +19,9 @@ def test_the_filter_ignores_case():
 
 
 def test_environments_of_others(monkeypatch):
-    mine = EnvSpec("mine/Env-v0", entry_point="no_such_package.envs:Env", max_episode_steps=5)
+    spec = EnvSpec("mine/Env-v0", entry_point="no_such_package.envs:Env", max_episode_steps=5)
     vector = EnvSpec("mine/Vector-v0", vector_entry_point="gymnasium:make")
-    monkeypatch.setitem(gymnasium.registry, mine.id, mine)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
     monkeypatch.setitem(gymnasium.registry, vector.id, vector)
     assert ids("mine/") == ["mine/Env-v0"], "environments with only a vector entry point are left out"
 

@@ -52,9 +52,9 @@ def test_a_hang_ends_with_the_time_limit():
 def test_descendants_end_with_the_child():
     with Child("pat") as child, pytest.raises(ChildFailed) as caught:
         child.call(fakes.spawn_and_hang, PATIENCE_S)
-    found = re.search(r"grandchild (\d+)", str(caught.value))
-    assert found is not None
-    wait_until(lambda: not is_running(int(found[1])), "the end of the grandchild")
+    match = re.search(r"grandchild (\d+)", str(caught.value))
+    assert match is not None
+    wait_until(lambda: not is_running(int(match[1])), "the end of the grandchild")
 
 
 def test_kill_twice():

@@ -19,8 +19,8 @@ from envfleet.bench.results import figures_json
 from envfleet.bench.workloads import resolve
 
 
-def codes(found):
-    return [finding.code for finding in found]
+def codes(results):
+    return [finding.code for finding in results]
 
 
 def diagnose_env(name, **changes):
@@ -43,23 +43,23 @@ def test_slow_reset():
 
 
 def test_huge_observation():
-    found = diagnose_env("huge_observation")
-    assert "big_observation" in codes(found)
-    finding = next(finding for finding in found if finding.code == "big_observation")
+    results = diagnose_env("huge_observation")
+    assert "big_observation" in codes(results)
+    finding = next(finding for finding in results if finding.code == "big_observation")
     assert "4.0 MB" in finding.title
     assert "float32" in finding.advice
 
 
 def test_threads():
-    found = diagnose_env("Threaded")
-    finding = next(finding for finding in found if finding.code == "threads")
+    results = diagnose_env("Threaded")
+    finding = next(finding for finding in results if finding.code == "threads")
     assert "6 threads" in finding.title
 
 
 @pytest.mark.usefixtures("_clock")
 def test_slow_wrapper():
-    found = diagnose_env("slowly_wrapped")
-    finding = next(finding for finding in found if finding.code == "slow_wrapper")
+    results = diagnose_env("slowly_wrapped")
+    finding = next(finding for finding in results if finding.code == "slow_wrapper")
     assert "SlowWrapper" in finding.title
 
 
@@ -105,21 +105,21 @@ def test_a_whole_examination():
         resolve("infos"), 2, 1, policy_s=0.001, seconds=0.05, progress=lambda text, fraction: fractions.append(fraction)
     )
     assert fractions == sorted(fractions)
-    found = diagnose(found_facts)
-    assert "fleet_failed" not in codes(found.findings)
-    data = json.loads(figures_json("doctor", found))
+    diagnosis = diagnose(found_facts)
+    assert "fleet_failed" not in codes(diagnosis.findings)
+    data = json.loads(figures_json("doctor", diagnosis))
     assert (data["kind"], data["schema_version"]) == ("envfleet.doctor", 1)
     assert data["facts"]["env"]["num_infos"] == 3
     file = io.StringIO()
-    show_diagnosis(found, Console(file=file, width=100))
+    show_diagnosis(diagnosis, Console(file=file, width=100))
     text = file.getvalue()
     for words in ("One envfleet-bench/Info-v0", "envfleet serial", "Limit of 1 core", "The policy takes", "1. "):
         assert words in text
 
 
 def test_a_twin_is_measured_beside_the_environment():
-    found = examine(resolve("CartPole-v1"), 2, 1, seconds=0.05, progress=lambda text, fraction: None)
-    assert found.kernel == "envfleet/CartPole-v1"
-    assert found.step_s("kernel") is not None
-    assert found.step_s("serial") is not None
-    assert not any(entry.problem for entry in found.run.entries)
+    examined = examine(resolve("CartPole-v1"), 2, 1, seconds=0.05, progress=lambda text, fraction: None)
+    assert examined.kernel == "envfleet/CartPole-v1"
+    assert examined.step_s("kernel") is not None
+    assert examined.step_s("serial") is not None
+    assert not any(entry.problem for entry in examined.run.entries)

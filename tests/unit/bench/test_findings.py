@@ -8,8 +8,8 @@ from tests.unit.bench.samples import facts
 from envfleet.bench.findings import diagnose, straggler_loss
 
 
-def codes(found):
-    return [finding.code for finding in found]
+def codes(results):
+    return [finding.code for finding in results]
 
 
 def findings(**changes):
@@ -18,10 +18,10 @@ def findings(**changes):
 
 
 def test_too_cheap_for_processes():
-    found = findings(step_s=5e-6, reset_s=1e-6, fleet={"serial": 120_000.0, "process": 60_000.0})
-    assert found[0].code == "too_cheap"
-    assert found[0].gain == pytest.approx(2.0)
-    assert "would win" not in found[0].advice
+    results = findings(step_s=5e-6, reset_s=1e-6, fleet={"serial": 120_000.0, "process": 60_000.0})
+    assert results[0].code == "too_cheap"
+    assert results[0].gain == pytest.approx(2.0)
+    assert "would win" not in results[0].advice
 
 
 @pytest.mark.parametrize(
@@ -33,25 +33,25 @@ def test_too_cheap_for_processes():
 )
 def test_a_kernel_is_named(env, title):
     plain = facts(fleet={"kernel": 90_000.0})
-    found = diagnose(
+    results = diagnose(
         dataclasses.replace(plain, run=dataclasses.replace(plain.run, env=env), kernel="envfleet/CartPole-v1")
     ).findings[0]
-    assert (found.code, found.title) == ("kernel", title)
-    assert found.gain == pytest.approx(10.0)
-    assert found.advice.startswith('envfleet.make("envfleet/CartPole-v1", num_envs=8, backend="kernel")')
-    assert ("how equal" in found.advice) is (env == "CartPole-v1")
+    assert (results.code, results.title) == ("kernel", title)
+    assert results.gain == pytest.approx(10.0)
+    assert results.advice.startswith('envfleet.make("envfleet/CartPole-v1", num_envs=8, backend="kernel")')
+    assert ("how equal" in results.advice) is (env == "CartPole-v1")
 
 
 def test_a_kernel_that_cannot_be_compiled_here_is_named():
-    found = diagnose(dataclasses.replace(facts(), kernel="envfleet/CartPole-v1")).findings
-    finding = next(finding for finding in found if finding.code == "kernel")
+    results = diagnose(dataclasses.replace(facts(), kernel="envfleet/CartPole-v1")).findings
+    finding = next(finding for finding in results if finding.code == "kernel")
     assert "with the extra envfleet[kernels]" in finding.advice
 
 
 def test_processes_pay():
-    found = findings(fleet={"process": 17_000.0})
-    assert found[0].code == "processes_pay"
-    assert 'backend="process", workers=2' in found[0].advice
+    results = findings(fleet={"process": 17_000.0})
+    assert results[0].code == "processes_pay"
+    assert 'backend="process", workers=2' in results[0].advice
 
 
 def test_no_problem_but_even():
@@ -67,36 +67,36 @@ def test_stragglers():
 
 
 def test_a_failed_fleet_comes_first():
-    found = findings(fleet={"process": None}, reset_s=1.0)
-    assert found[0].code == "fleet_failed"
-    assert "envfleet process: boom" in found[0].title
+    results = findings(fleet={"process": None}, reset_s=1.0)
+    assert results[0].code == "fleet_failed"
+    assert "envfleet process: boom" in results[0].title
 
 
 def test_one_core():
     one = dataclasses.replace(facts().machine, usable_cores=1.0)
-    found = diagnose(dataclasses.replace(facts(), machine=one)).findings
-    assert found[0].code == "one_core"
-    assert "Only 1 of 4 cores can be used" in found[0].title
+    results = diagnose(dataclasses.replace(facts(), machine=one)).findings
+    assert results[0].code == "one_core"
+    assert "Only 1 of 4 cores can be used" in results[0].title
 
 
 def test_busy_machine():
-    found = diagnose(dataclasses.replace(facts(), busy_cores=3.0)).findings
-    assert "Other processes use 3.0 of 4 cores" in [finding.title for finding in found]
+    results = diagnose(dataclasses.replace(facts(), busy_cores=3.0)).findings
+    assert "Other processes use 3.0 of 4 cores" in [finding.title for finding in results]
 
 
 def test_ray_cluster_with_nice_workers():
-    found = diagnose(dataclasses.replace(facts(), ray_niceness=15)).findings
-    finding = next(one for one in found if one.code == "ray_niceness")
+    results = diagnose(dataclasses.replace(facts(), ray_niceness=15)).findings
+    finding = next(one for one in results if one.code == "ray_niceness")
     assert "niceness 15" in finding.title
     assert "RAY_worker_niceness=0" in finding.advice
 
 
 def test_policy():
     # One step of the fleet takes 8 / 9000 s; with a policy as long, working at once doubles the speed.
-    found = findings(policy_s=8 / 9_000)
-    assert found[0].code == "policy"
-    assert found[0].gain == pytest.approx(2.0)
-    assert "recv(env_indices=…)" in found[0].advice
+    results = findings(policy_s=8 / 9_000)
+    assert results[0].code == "policy"
+    assert results[0].gain == pytest.approx(2.0)
+    assert "recv(env_indices=…)" in results[0].advice
 
 
 def test_a_policy_that_takes_no_time_changes_nothing():
@@ -105,8 +105,8 @@ def test_a_policy_that_takes_no_time_changes_nothing():
 
 def test_gains_shrink_with_a_slow_policy():
     alone = findings(fleet={"process": 18_000.0})[0]
-    found = findings(policy_s=1.0, fleet={"process": 18_000.0})
-    with_policy = next(finding for finding in found if finding.code == "processes_pay")
+    results = findings(policy_s=1.0, fleet={"process": 18_000.0})
+    with_policy = next(finding for finding in results if finding.code == "processes_pay")
     assert alone.gain == pytest.approx(2.0)
     assert with_policy.gain < 1.01
 
@@ -134,8 +134,8 @@ def test_gains_shrink_with_a_slow_policy():
     ],
 )
 def test_a_gain_with_a_policy_is_of_the_fleet_that_gets_faster(code, fleet, changes, gain):
-    found = findings(policy_s=0.05, fleet=fleet, **changes)
-    assert next(finding for finding in found if finding.code == code).gain == pytest.approx(gain)
+    results = findings(policy_s=0.05, fleet=fleet, **changes)
+    assert next(finding for finding in results if finding.code == code).gain == pytest.approx(gain)
 
 
 def test_reset_share_without_an_episode_is_none():
@@ -143,8 +143,8 @@ def test_reset_share_without_an_episode_is_none():
 
 
 def test_a_passive_checker_that_costs_is_named():
-    found = findings(wrappers={"PassiveEnvChecker": 60e-6})
-    assert "disable_env_checker=True" in found[0].advice
+    results = findings(wrappers={"PassiveEnvChecker": 60e-6})
+    assert "disable_env_checker=True" in results[0].advice
 
 
 def test_many_infos():

@@ -52,11 +52,11 @@ def test_fastest_first():
 
 
 def test_a_compiled_twin_is_recommended_next_to_the_best_fleet():
-    found = run(LOOP, ASYNC, SERIAL, entry("envfleet-kernel", 50_000))
-    sentence = advice(found) or ""
+    result = run(LOOP, ASYNC, SERIAL, entry("envfleet-kernel", 50_000))
+    sentence = advice(result) or ""
     assert sentence.startswith('Use envfleet.make(…, backend="serial"): 1.80× the steps of Gymnasium AsyncVectorEnv')
     assert 'use envfleet.make(…, backend="kernel"), the compiled twin of CartPole-v1: 50× the steps of a' in sentence
-    assert row_of(text_of(found), "Gymnasium AsyncVectorEnv")[-1] == "1.80×"  # of envfleet serial
+    assert row_of(text_of(result), "Gymnasium AsyncVectorEnv")[-1] == "1.80×"  # of envfleet serial
 
 
 def test_the_advice_names_the_fastest_fleet_or_auto():
@@ -89,9 +89,9 @@ def test_a_noisy_machine_is_reported():
 
 def test_a_terminal_of_80_columns_is_wide_enough():
     slow = dataclasses.replace(ASYNC, start_s=0.123)
-    found = run(entry("envfleet-kernel", 12_345_678), LOOP, SERIAL, PROCESS, slow)
-    wide, narrow = (text_of(found, width=width) for width in (110, 80))
-    for one in found.entries:
+    result = run(entry("envfleet-kernel", 12_345_678), LOOP, SERIAL, PROCESS, slow)
+    wide, narrow = (text_of(result, width=width) for width in (110, 80))
+    for one in result.entries:
         assert row_of(narrow, one.label) == row_of(wide, one.label)
     assert max(map(len, narrow.splitlines())) <= 80
 

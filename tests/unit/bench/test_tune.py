@@ -41,10 +41,10 @@ class FakeEvaluator:
 
 def run_search(evaluator, candidates, seconds=30.0):
     fractions = []
-    found = search(candidates, evaluator, seconds, lambda text, fraction: fractions.append(fraction), evaluator.clock)
+    ranking = search(candidates, evaluator, seconds, lambda text, fraction: fractions.append(fraction), evaluator.clock)
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
-    return found
+    return ranking
 
 
 SPACE = search_space(4)
@@ -109,9 +109,9 @@ class Shaky(FakeEvaluator):
 @pytest.mark.parametrize("num_envs", [None, 8])
 def test_noise_leaves_only_clear_recommendations(num_envs):
     space = search_space(2, num_envs)
-    found = {gain: [run_search(Shaky(seed, gain), space)[0][0] for seed in range(20)] for gain in (1.0, 2.0)}
-    assert {trial.candidate.backend for trial in found[1.0]} == {"serial"}
-    assert {trial.candidate.backend for trial in found[2.0]} == {"process"}
+    winners = {gain: [run_search(Shaky(seed, gain), space)[0][0] for seed in range(20)] for gain in (1.0, 2.0)}
+    assert {trial.candidate.backend for trial in winners[1.0]} == {"serial"}
+    assert {trial.candidate.backend for trial in winners[2.0]} == {"process"}
 
 
 def test_of_backends_that_are_as_fast_the_simplest_wins():

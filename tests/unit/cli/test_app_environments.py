@@ -259,7 +259,7 @@ def test_a_single_player_environment_goes_through_all_commands(tmp_path: Path) -
 
     film = tmp_path / "pole.gif"
     shown = invoke("watch", run, "--env", "CartPole-v1", "--games", 5, "--out", film).output
-    returns = [float(found) for found in re.findall(r"return ([\d.]+) after", shown)]
+    returns = [float(number) for number in re.findall(r"return ([\d.]+) after", shown)]
     assert np.mean(returns) == written["mean"]
     assert imageio.imread(film, index=0).shape == (400 + 32, 600, 3)
 

@@ -93,12 +93,12 @@ def test_an_interrupted_run_says_so_in_one_line(config: Path, tmp_path: Path, mo
         steps_per_s=1.0, seconds={}, checkpoint=None, best_checkpoint=None,
     )  # fmt: skip
     monkeypatch.setattr(training, "train", lambda config, **options: result)
-    told = invoke("train", config, "-q")
-    assert told.exit_code == 130
+    shown = invoke("train", config, "-q")
+    assert shown.exit_code == 130
     line = (
         f"Interrupted after 12,345 transitions; the run is saved. Continue: envfleet train --resume {tmp_path / 'mine'}"
     )
-    assert told.stdout.strip() == line
+    assert shown.stdout.strip() == line
 
 
 @contextlib.contextmanager

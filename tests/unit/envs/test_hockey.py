@@ -36,8 +36,8 @@ def test_a_fleet_plays_like_gymnasiums_own(kind: Any, backend: Any) -> None:
     got = play(envfleet.make(make_env, num_envs=NUM_ENVS, backend=backend, workers=None if backend == "serial" else 2))
     assert any(step[3].any() for step in expected[1:])
     for number, (one, other) in enumerate(zip(got, expected, strict=True)):
-        for mine, theirs in zip(one, other, strict=True):
-            np.testing.assert_array_equal(mine, theirs, f"step {number}")
+        for ours, theirs in zip(one, other, strict=True):
+            np.testing.assert_array_equal(ours, theirs, f"step {number}")
 
 
 def test_ids_work_in_processes() -> None:

@@ -79,10 +79,10 @@ def compare(env_id: str, kwargs: dict[str, Any], mode: AutoresetMode, num_steps:
         for space in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
             assert not list(differences_of(getattr(reference, space), getattr(subject, space), space))
         reference.action_space.seed(seed)
-        found = [*duel.reset(seed=seed), *duel.roll(num_steps)]
+        differences = [*duel.reset(seed=seed), *duel.roll(num_steps)]
         mask = np.array([True, False, False, True])
-        found += [*duel.reset(options={"reset_mask": mask}), *duel.roll(num_steps // 4), *duel.check_kept()]
-        assert not found, found[:5]
+        differences += [*duel.reset(options={"reset_mask": mask}), *duel.roll(num_steps // 4), *duel.check_kept()]
+        assert not differences, differences[:5]
     finally:
         reference.close()
         subject.close()

@@ -53,8 +53,8 @@ def make(mode: AutoresetMode, env: Any = DiceEnv) -> Any:
 
 def entries(episodes: EpisodeStats, size: int = NUM_ENVS) -> tuple[dict[str, Any], Any]:
     """Return the episode statistics in the infos of the last step that ended an episode."""
-    found = episodes.ended_episodes().entries(size)
-    return found["episode"], found["_episode"]
+    infos = episodes.ended_episodes().entries(size)
+    return infos["episode"], infos["_episode"]
 
 
 def take(episodes: EpisodeStats, rewards: Any, terminated: Any, truncated: Any, rows: Any = None) -> list[int] | None:

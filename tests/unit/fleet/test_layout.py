@@ -148,7 +148,7 @@ def test_unbatch_is_the_inverse_of_batch(space, n):
     columns = fill(layout, values)
     arrays, objects = layout.unbatch(layout.batch(*columns), n)
     assert len(arrays) == len(columns[0])
-    assert all(given is kept for given, kept in zip(arrays, columns[0], strict=True)), "it copied"
+    assert all(array is kept for array, kept in zip(arrays, columns[0], strict=True)), "it copied"
     assert is_same(objects, columns[1])
 
 
@@ -200,6 +200,7 @@ def test_a_new_type_of_space_is_registered_from_outside():
     class Angle(gymnasium.Space[Any]):
         pass
 
-    plan.register(Angle, lambda space, path, found: plan(spaces.Box(-np.pi, np.pi, (), np.float32), path, found))
+    box = spaces.Box(-np.pi, np.pi, (), np.float32)
+    plan.register(Angle, lambda space, path, inventory: plan(box, path, inventory))
     layout = SpaceLayout(spaces.Dict({"angle": Angle()}))
     assert [str(leaf) for leaf in layout.leaves] == ['["angle"] () float32']

@@ -288,9 +288,9 @@ class Unready:
         raise RuntimeError("use detach() first")
 
 
-@pytest.mark.parametrize(("actions", "found"), [([[0], [0, 1], 0, 0], "list"), (Unready(), "Unready")])
-def test_actions_that_are_not_arrays_are_refused(walkers: Any, actions: Any, found: str) -> None:
-    with pytest.raises(InvalidArgument, match=rf"actions of type {found} cannot be converted .*cpu\(\)\.numpy\(\)"):
+@pytest.mark.parametrize(("actions", "name"), [([[0], [0, 1], 0, 0], "list"), (Unready(), "Unready")])
+def test_actions_that_are_not_arrays_are_refused(walkers: Any, actions: Any, name: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"actions of type {name} cannot be converted .*cpu\(\)\.numpy\(\)"):
         walkers.step(actions)
     walkers.step(ones(walkers))
 

@@ -106,8 +106,8 @@ class OrdinaryDrawer(gym.Env[Any, Any]):
 def test_a_wrapper_draws_from_the_same_sequence_as_the_kernel() -> None:
     """`np_random` was a copy: Gymnasium's `StickyAction` drew the same number forever, and the kernel drew it again."""
     played = []
-    for made in (OrdinaryDrawer(), KernelEnv(Drawer)):
-        env, seen = gym.wrappers.StickyAction(made, 0.5), []
+    for plain in (OrdinaryDrawer(), KernelEnv(Drawer)):
+        env, seen = gym.wrappers.StickyAction(plain, 0.5), []
         for seed in (5, None, 5):
             seen += [env.reset(seed=seed)[0], env.unwrapped.np_random.integers(9, size=3, dtype=np.int32)]
             seen += [part for k in range(20) for part in env.step(k % 2)[:2]]

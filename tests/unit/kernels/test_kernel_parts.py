@@ -35,9 +35,9 @@ def assert_equal(actual: Any, expected: Any) -> None:
     if not isinstance(actual, tuple):
         np.testing.assert_array_equal(actual, expected)
         return
-    for mine, theirs in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-        assert np.asarray(mine).dtype == np.asarray(theirs).dtype
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert np.asarray(ours).dtype == np.asarray(theirs).dtype
 
 
 def test_rows_partial_steps_and_states() -> None:

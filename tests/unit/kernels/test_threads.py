@@ -66,9 +66,9 @@ def test_an_exception_in_another_thread_is_raised() -> None:
 
 
 def test_more_threads_than_rows_are_refused() -> None:
-    for asked in (0, -1, 4):
-        with pytest.raises(InvalidArgument, match=f"workers={asked}: pass 1 to num_envs=3 threads"):
-            Team(3, asked)
+    for num_threads in (0, -1, 4):
+        with pytest.raises(InvalidArgument, match=f"workers={num_threads}: pass 1 to num_envs=3 threads"):
+            Team(3, num_threads)
 
 
 def test_work_is_shared_as_soon_as_it_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

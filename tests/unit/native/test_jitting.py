@@ -110,10 +110,10 @@ def test_functions_in_tuples_and_defaults_are_made_too() -> None:
         return pair[1](x) + side(x)
 
     pair = (TABLE, geometry.area)
-    made = FunctionTree(lambda function: ("made", function))(look_up_side)[1]
-    assert made.__closure__[0].cell_contents[0] is TABLE
-    assert made.__closure__[0].cell_contents[1][0] == "made"
-    assert made.__defaults__[0][0] == "made"
+    copy = FunctionTree(lambda function: ("made", function))(look_up_side)[1]
+    assert copy.__closure__[0].cell_contents[0] is TABLE
+    assert copy.__closure__[0].cell_contents[1][0] == "made"
+    assert copy.__defaults__[0][0] == "made"
 
 
 def test_a_function_is_recompiled_when_its_references_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +148,8 @@ def test_outlined_functions_are_made_by_a_decorator_of_their_own() -> None:
     def small(x: float) -> float:
         return large(x)
 
-    made = FunctionTree(lambda function: ("inlined", function), lambda function: ("called", function))
-    (kind, function) = made(small)
+    make = FunctionTree(lambda function: ("inlined", function), lambda function: ("called", function))
+    (kind, function) = make(small)
     assert kind == "inlined"
     assert function.__closure__[0].cell_contents[0] == "called"
     assert FunctionTree(lambda function: ("inlined", function))(large)[0] == "inlined"

@@ -29,9 +29,9 @@ from envfleet.native.references import fingerprint, reachable, references
 
 def module(text: str) -> types.ModuleType:
     """A module that only this test knows."""
-    made = types.ModuleType("geometry")
-    exec(text, made.__dict__)
-    return made
+    result = types.ModuleType("geometry")
+    exec(text, result.__dict__)
+    return result
 
 
 geometry = module("def area(x): return x * side(x)\ndef side(x): return x + 1.0\nspeed = object()")
@@ -151,7 +151,7 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
         "def check(x): return x in {'left', 'right', 'up', 'down'}\n"
         "print(fingerprint([check]))\n"
     )
-    found = {
+    digests = {
         subprocess.run(
             [sys.executable, str(script)],
             capture_output=True,
@@ -162,7 +162,7 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
         ).stdout
         for seed in ("1", "2", "3")
     }
-    assert len(found) == 1
+    assert len(digests) == 1
 
 
 class Thing:

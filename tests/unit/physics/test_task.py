@@ -92,9 +92,9 @@ def test_fleets_equal_plain_python(task: type[Task], autoreset_mode: AutoresetMo
         assert subject.plan.backend == "native"
         duel = Duel(reference, subject)
         reference.action_space.seed(0)
-        found = [*duel.reset(seed=5), *duel.roll(20), *duel.reset(seed=[1, None, 4]), *duel.roll(10)]
-        found += [*duel.reset(options={"reset_mask": np.array([True, False, True])}), *duel.roll(10)]
-        assert not [*found, *duel.check_kept()]
+        differences = [*duel.reset(seed=5), *duel.roll(20), *duel.reset(seed=[1, None, 4]), *duel.roll(10)]
+        differences += [*duel.reset(options={"reset_mask": np.array([True, False, True])}), *duel.roll(10)]
+        assert not [*differences, *duel.check_kept()]
     finally:
         reference.close()
         subject.close()

@@ -42,14 +42,14 @@ class CountingService(ServiceLink):
 
     def post(self, path: str, body: bytes, *, patience_s: float | None = None) -> Any:
         self.may_answer.wait(PATIENCE_S)
-        asked, verb = unpack(body), path.rpartition("/")[2]
+        request, verb = unpack(body), path.rpartition("/")[2]
         if self.is_silent and verb != "close":
             raise ServiceUnreachable("silence")
-        if verb != "close" and (asked["seq"], asked["key"]) != (self.seq - 1, self.key):
-            assert asked["seq"] == self.seq, "a call was skipped or made twice"
-            self.seq, self.key = self.seq + 1, asked["key"]
-            rows = asked.get("rows", np.arange(len(self.sums)))
-            self.sums[rows] = self.sums[rows] + asked["actions"] if verb == "step" else 0.0
+        if verb != "close" and (request["seq"], request["key"]) != (self.seq - 1, self.key):
+            assert request["seq"] == self.seq, "a call was skipped or made twice"
+            self.seq, self.key = self.seq + 1, request["key"]
+            rows = request.get("rows", np.arange(len(self.sums)))
+            self.sums[rows] = self.sums[rows] + request["actions"] if verb == "step" else 0.0
             none = np.zeros(len(rows), np.bool_)
             reply = {"rewards": self.sums[rows], "terminated": none, "truncated": none}
             self.stored = pack({"seq": self.seq, "observations": self.sums[rows, None], "infos": {}, **reply})
@@ -190,15 +190,15 @@ def test_certain_rows_are_waited_for(fleet: Any, services: list[CountingService]
 def test_all_services_but_the_first_are_asked_in_the_background(
     fleet: Any, services: list[CountingService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, start = list[ServiceLink](), ServiceQueue.start
+    links, start = list[ServiceLink](), ServiceQueue.start
 
     def record(queue: ServiceQueue, call: Any) -> None:
-        asked.append(queue.link)
+        links.append(queue.link)
         start(queue, call)
 
     monkeypatch.setattr(ServiceQueue, "start", record)
     fleet.step(ONES)
-    assert asked == services[1:]
+    assert links == services[1:]
 
 
 def test_a_fleet_is_ended_while_a_service_does_not_answer(fleet: Any, services: list[CountingService]) -> None:

@@ -73,8 +73,8 @@ class Scripted(Duel):
 
     def step(self, actions: dict[str, Any]) -> Any:
         first = actions["one"]
-        found = super().step({"one": first, "two": 0} if self.player_two else actions)
-        return (*found[:-1], {"one": {"choice": int(first)}, "two": {"choice": -1}})
+        results = super().step({"one": first, "two": 0} if self.player_two else actions)
+        return (*results[:-1], {"one": {"choice": int(first)}, "two": {"choice": -1}})
 
 
 class Rocks(Game):

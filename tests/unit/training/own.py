@@ -74,7 +74,7 @@ class Notes(Observer):
 
     def __init__(self) -> None:
         self.seen = {}
-        made.append(self)
+        instances.append(self)
 
     def on_event(self, event: Event) -> None:
         name = type(event).__name__
@@ -90,7 +90,7 @@ class Notes(Observer):
         closed.append(self)
 
 
-made: list[Notes] = []
+instances: list[Notes] = []
 closed: list[Notes] = []
 
 

@@ -80,11 +80,11 @@ def test_episodes_for_one_are_gymnasiums(num_envs: int) -> None:
             observation, reward, terminated, truncated, _ = env.step(int(Leaning().act_batch(observation[None])[0]))
             total, ended = total + float(reward), terminated or truncated
         returns.append(total)
-    found = evaluate_returns(Leaning(), "CartPole-v1", episodes=9, seed=3, num_envs=num_envs, max_episode_steps=150)
-    assert (found.mean, found.low, found.high) == (statistics.mean(returns), min(returns), max(returns))
-    assert found.mean_length == found.mean
+    result = evaluate_returns(Leaning(), "CartPole-v1", episodes=9, seed=3, num_envs=num_envs, max_episode_steps=150)
+    assert (result.mean, result.low, result.high) == (statistics.mean(returns), min(returns), max(returns))
+    assert result.mean_length == result.mean
     reach = 2.306 * statistics.stdev(returns) / 3  # Student's t with 8 degrees of freedom
-    assert found.interval == pytest.approx((found.mean - reach, found.mean + reach), rel=1e-4)
+    assert result.interval == pytest.approx((result.mean - reach, result.mean + reach), rel=1e-4)
 
 
 class Strict(gymnasium.Env[Any, Any]):
@@ -128,12 +128,12 @@ def test_one_episode_says_nothing() -> None:
         evaluate_returns(Leaning(), "CartPole-v1", episodes=1)
 
 
-@pytest.mark.parametrize(("env", "found"), [("Pendulum-v1", "(3,)"), ("CartPole-v1", "(4,)")])
-def test_an_agent_with_other_spaces_is_refused_with_both(env: str, found: str) -> None:
+@pytest.mark.parametrize(("env", "shape"), [("Pendulum-v1", "(3,)"), ("CartPole-v1", "(4,)")])
+def test_an_agent_with_other_spaces_is_refused_with_both(env: str, shape: str) -> None:
     agent, place = PPO(spaces.Box(-1, 1, (4,)), spaces.Discrete(3), seed=0), gymnasium.make(env)
     with pytest.raises(InvalidArgument) as caught:
         evaluate_returns(agent, env, episodes=2)
-    assert found in str(place.observation_space)
+    assert shape in str(place.observation_space)
     assert str(caught.value) == (
         "the agent has observations Box(-1.0, 1.0, (4,), float32) and actions Discrete(3), the environment has "
         f"observations {place.observation_space} and actions {place.action_space}, expected the same: pass one that "
@@ -150,7 +150,7 @@ def byte(*shape: int) -> spaces.Box:
 
 
 @pytest.mark.parametrize(
-    ("trained", "found"),
+    ("trained", "actual"),
     [
         (bits(pole=3, cart=2), bits(pole=4, cart=2)),
         (bits(pole=1, cart=3), bits(pole=3, cart=1)),
@@ -162,10 +162,10 @@ def byte(*shape: int) -> spaces.Box:
     ],
     ids=str,
 )
-def test_an_agent_sees_what_it_was_trained_on(trained: spaces.Space[Any], found: spaces.Space[Any]) -> None:
+def test_an_agent_sees_what_it_was_trained_on(trained: spaces.Space[Any], actual: spaces.Space[Any]) -> None:
     move: spaces.Space[Any] = spaces.Discrete(2)
     with pytest.raises(InvalidArgument, match=r"mia has observations .*, it has observations .*, expected the same"):
-        check_spaces((trained, move), "mia", (found, move), "it")
+        check_spaces((trained, move), "mia", (actual, move), "it")
     check_spaces((trained, move), "mia", (trained, move), "it")
 
 

@@ -44,7 +44,7 @@ def test_everybody_meets_everybody(tournament: Tournament) -> None:
     assert sum(tournament.score(row).wins for row in range(4)) == sum(tournament.score(row).losses for row in range(4))
 
 
-def test_who_does_nothing_is_last(tournament: Tournament) -> None:
+def test_a_player_that_does_nothing_is_last(tournament: Tournament) -> None:
     assert tournament.names[-1] == "absent"
     assert [rating.mu for rating in tournament.ratings] == sorted((r.mu for r in tournament.ratings), reverse=True)
     assert {rating.name: rating.mu for rating in tournament.ratings if rating.is_anchor} == {"weak": 22, "strong": 25}

@@ -25,9 +25,9 @@ class Quieter(TD3):
 
 def test_an_agent_that_is_registered_is_configured_and_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(registry.AGENTS, "Quieter", f"{__name__}:Quieter")
-    given = with_agent("Quieter", exploration_noise=0.5)
+    data = with_agent("Quieter", exploration_noise=0.5)
     assert json_schema()["$defs"]["AgentSection"]["properties"]["type"]["anyOf"][0]["enum"][-1] == "Quieter"
-    config = resolve(parse_config(given)).agent_config
+    config = resolve(parse_config(data)).agent_config
     assert config == TD3Config(exploration_noise=0.5, warmup=10_000)
     space = Box(-1.0, 1.0, (2,))
     Quieter(space, space, config).save(tmp_path / "quieter.pt")

@@ -56,9 +56,9 @@ def test_a_run_in_any_space_is_resumed_and_loaded(kind: str, env: str, tmp_path:
     torch.set_num_threads(1)
     config = written({"type": kind, "hyperparameters": HYPERPARAMETERS[kind]}, env, observers=[f"{OWN}:Notes"])
     whole = run(config, tmp_path)
-    events = own.made[-1].seen
+    events = own.instances[-1].seen
     assert events["Began"] == events["Ended"] == 1
-    assert own.closed[-1] is own.made[-1]
+    assert own.closed[-1] is own.instances[-1]
     half = run(config, tmp_path, max_transitions=128)
     rest = resume(half.run_dir, verbose=False)
     assert rest.reason == whole.reason == "completed"
@@ -67,7 +67,7 @@ def test_a_run_in_any_space_is_resumed_and_loaded(kind: str, env: str, tmp_path:
     for name, weights in expected.weights().items():
         for key, value in weights.items():
             assert torch.equal(resumed.weights()[name][key], value), key
-    assert own.made[-1].seen["Episodes"] == events["Episodes"]
+    assert own.instances[-1].seen["Episodes"] == events["Episodes"]
 
 
 def test_an_agent_is_loaded_from_its_run_and_acts(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_learning_does_not_depend_on_budget_or_checkpoints(tmp_path: Path) -> No
         assert (resumed.run_dir / name).read_bytes() == (whole.run_dir / name).read_bytes()
 
 
-def test_who_stops_the_last_evaluation_has_interrupted_the_run(tmp_path: Path) -> None:
+def test_stopping_the_last_evaluation_interrupts_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, config := parse_config(alone()), options={"num_envs": 4}, name="late")
     with contextlib.closing(
         Trainer(resolve(config, RunOptions(num_envs=4, backend="serial")), folder=folder)

@@ -31,7 +31,7 @@ def echo_until_the_end(arguments: Any, fds: list[int]) -> None:
 def describe(arguments: Any, fds: list[int]) -> None:
     import numpy as np
 
-    found = {
+    description = {
         "cwd": os.getcwd(),  # noqa: PTH109
         "path": sys.path,
         "argv": sys.argv,
@@ -45,7 +45,7 @@ def describe(arguments: Any, fds: list[int]) -> None:
         "pid": os.getpid(),
         "affinity": sorted(os.sched_getaffinity(0)),
     }
-    echo(json.dumps(found).encode(), fds)
+    echo(json.dumps(description).encode(), fds)
 
 
 def announce_and_sleep(arguments: Any, fds: list[int]) -> None:

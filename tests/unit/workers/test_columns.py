@@ -26,9 +26,9 @@ def key_order(infos: Any) -> Any:
     return [(key, key_order(value)) for key, value in infos.items()] if isinstance(infos, dict) else None
 
 
-def assert_same(found: Any, expected: Any) -> None:
-    assert key_order(found) == key_order(expected)
-    assert [str(mismatch) for mismatch in mismatches(expected, found, "infos")] == []
+def assert_same(actual: Any, expected: Any) -> None:
+    assert key_order(actual) == key_order(expected)
+    assert [str(mismatch) for mismatch in mismatches(expected, actual, "infos")] == []
 
 
 class Side(enum.Enum):
@@ -62,11 +62,11 @@ class Wire:
         """One step of all rows, or of some; returns the infos of those in their order."""
         self.mailed = []
         for writer, span in zip(self.writers, SPANS, strict=True):
-            mine = [row - span.start for row in (range(NUM_ENVS) if rows is None else rows) if row in span]
+            local = [row - span.start for row in (range(NUM_ENVS) if rows is None else rows) if row in span]
             if writer.is_dirty:  # as `EnvGroup.step` does
-                writer.clear(slice(None) if rows is None else mine)
+                writer.clear(slice(None) if rows is None else local)
                 writer.is_dirty = rows is not None
-            for row in mine:
+            for row in local:
                 rest = writer.write(row, infos.get(span.start + row, {}))
                 if rest:
                     place = span.start + row
@@ -181,7 +181,7 @@ def test_a_successor_finds_nothing_of_the_worker_before():
 def test_what_was_read_stays_as_it_was():
     wire = Wire()
     wire.step({0: {"x": 5}})
-    found = wire.step({0: {"x": 5}})
+    merged = wire.step({0: {"x": 5}})
     wire.step({0: {"x": 6}, 1: {"x": 7}})
-    assert found["x"].tolist() == [5, 0, 0, 0, 0, 0]
-    assert found["_x"].tolist() == [True, False, False, False, False, False]
+    assert merged["x"].tolist() == [5, 0, 0, 0, 0, 0]
+    assert merged["_x"].tolist() == [True, False, False, False, False, False]

@@ -172,11 +172,11 @@ def test_compiled_is_as_plain(kernel: type[Kernel], mode: AutoresetMode) -> None
     steps = [0] * num_envs
     rng = np.random.default_rng(0)
     with envfleet.make(kernel, num_envs, backend="kernel", max_episode_steps=limit, autoreset_mode=mode) as fleet:
-        found, _ = fleet.reset(seed=40)
-        np.testing.assert_array_equal(found, [env.observe() for env in envs])
+        observations, _ = fleet.reset(seed=40)
+        np.testing.assert_array_equal(observations, [env.observe() for env in envs])
         for _ in range(80):
             actions = rng.integers(0, 4, num_envs)
-            found, rewards, terminated, truncated, _ = fleet.step(actions)
+            observations, rewards, terminated, truncated, _ = fleet.step(actions)
             for row, env in enumerate(envs):
                 result = (env.reset(), 0.0, False, False) if steps[row] < 0 else env.step(int(actions[row]))
                 steps[row] += 1
@@ -186,4 +186,4 @@ def test_compiled_is_as_plain(kernel: type[Kernel], mode: AutoresetMode) -> None
                 if result[2] or is_over:
                     observation = env.reset() if mode is AutoresetMode.SAME_STEP else observation
                     steps[row] = 0 if mode is AutoresetMode.SAME_STEP else -1
-                np.testing.assert_array_equal(found[row], observation)
+                np.testing.assert_array_equal(observations[row], observation)

@@ -411,11 +411,11 @@ def test_rollouts_of_given_actions(is_on_device: bool) -> None:
     for fleet in fleets:
         fleet.reset(seed=3)
     actions = np.random.default_rng(0).integers(0, 3, (15, N, 2))
-    given: Any = actions
+    values: Any = actions
     if is_on_device:
         numba_cuda: Any = importlib.import_module("numba.cuda")
-        given = DeviceArray(numba_cuda.to_device(actions.reshape(-1).view(np.uint8)), actions.shape, actions.dtype)
-    expected, actual = fleets[0].rollout(actions, 15), fleets[1].rollout(given, 15)
+        values = DeviceArray(numba_cuda.to_device(actions.reshape(-1).view(np.uint8)), actions.shape, actions.dtype)
+    expected, actual = fleets[0].rollout(actions, 15), fleets[1].rollout(values, 15)
     for field in ("all_observations", "actions", "rewards", "terminated", "infos"):
         assert_same(getattr(expected, field), getattr(actual, field))
     wrong = actions.copy()
@@ -423,7 +423,7 @@ def test_rollouts_of_given_actions(is_on_device: bool) -> None:
     with pytest.raises(InvalidArgument, match=r"at step 3 the action of sub-environment 2 is .*nothing was stepped"):
         fleets[1].rollout(wrong, 15)
     with pytest.raises(InvalidArgument, match="shape"):
-        fleets[1].rollout(given, 14)
+        fleets[1].rollout(values, 14)
 
 
 def test_rollouts_use_memory_again(pair: Any) -> None:

@@ -149,8 +149,8 @@ def dense(inputs: int, outputs: int, place: int) -> Callable[..., None]:
 
     def multiply(weights: NDArray[Any], x: NDArray[Any], first: int, step: int, y: NDArray[Any]) -> None:
         block = weights[place : place + (inputs + 1) * outputs].reshape(inputs + 1, outputs)
-        given = x.reshape(-1)[first : first + inputs * step : step].astype(np.float32)
-        y[:outputs, 0] = block[0] + given @ block[1:]
+        vector = x.reshape(-1)[first : first + inputs * step : step].astype(np.float32)
+        y[:outputs, 0] = block[0] + vector @ block[1:]
 
     return multiply
 

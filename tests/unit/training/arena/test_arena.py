@@ -141,7 +141,7 @@ def test_type_none_has_an_opponent_that_does_nothing() -> None:
 
 
 def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
-    asked = []
+    calls = []
     with opened((WEAK,)) as arena:
         learner = small_sac(arena)
         pool = SnapshotPool(learner, 2)
@@ -153,13 +153,13 @@ def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
         act = player.act_batch
 
         def spy(observations: Any, deterministic: bool = False, **more: Any) -> Any:
-            asked.append((np.array(observations), deterministic))
+            calls.append((np.array(observations), deterministic))
             return act(observations, deterministic, **more)
 
         player.act_batch = spy
         steps = list(step_through(arena, 6))
-    assert len(asked) == 6
-    for (observations, is_deterministic), step in zip(asked[1:], steps, strict=False):
+    assert len(calls) == 6
+    for (observations, is_deterministic), step in zip(calls[1:], steps, strict=False):
         assert is_deterministic
         assert (observations[:, :2] == step.observations[:, :2]).all()
         assert (observations[:, 2] == 2).all()

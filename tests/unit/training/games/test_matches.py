@@ -92,10 +92,10 @@ def test_a_game_is_the_one_that_is_played_by_hand() -> None:
             observation, reward, terminated, _, info = env.step(Still().act_batch(observation).astype(np.float32))
             returns += (reward, info["reward_two"])
             steps += 1
-        mine = 0 if games.is_left[number] else 1
+        side = 0 if games.is_left[number] else 1
         assert games.lengths[number] == steps
-        assert games.outcomes[number] == (info["winner"] if mine == 0 else -info["winner"])
-        assert games.returns[number] == returns[mine]
+        assert games.outcomes[number] == (info["winner"] if side == 0 else -info["winner"])
+        assert games.returns[number] == returns[side]
 
 
 @pytest.mark.parametrize("mode", ["NORMAL", "TRAIN_DEFENSE"])
@@ -124,7 +124,7 @@ def test_scripted_players_win_as_often_as_they_should(players: tuple[str, str], 
     np.testing.assert_array_less(np.abs(shares - expected), 3.5 * np.sqrt(expected * (1 - expected) / 1000))
 
 
-def test_who_starts_wins_more() -> None:
+def test_the_player_that_starts_wins_more() -> None:
     games = play("strong", "strong", 1000)
     wins = [(games.outcomes[games.is_starting == is_starting] == 1).mean() for is_starting in (True, False)]
     assert wins[0] == pytest.approx(0.39, abs=0.07)
@@ -175,7 +175,7 @@ class Numbers:
         (Numbers(), r"a player returned actions of shape \(1,\) and int64, expected \(1, 4\)"),
     ],
 )
-def test_who_cannot_play_is_told_so(player: Any, said: str) -> None:
+def test_invalid_players_are_refused(player: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         play(player, "weak", 1)
 

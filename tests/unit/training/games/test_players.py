@@ -16,6 +16,6 @@ def test_the_champion_is_small() -> None:
 
 @pytest.mark.parametrize("opponent", ["strong", "weak"])
 def test_the_champion_beats_the_scripted_players_from_both_sides(opponent: str) -> None:
-    found = evaluate("champion", opponent, games=400, seed=11)
-    for side, score in found.sides.items():
+    result = evaluate("champion", opponent, games=400, seed=11)
+    for side, score in result.sides.items():
         assert score.win_rate > 0.9, side

@@ -102,14 +102,14 @@ def test_evaluations_use_snapshots_but_not_the_current_learner() -> None:
 class Counted(Corridor):
     """Counts how many environments were made."""
 
-    made = 0
+    num_instances = 0
 
     def __init__(self) -> None:
-        type(self).made += 1
+        type(self).num_instances += 1
 
 
 def test_one_fleet_plays_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Counted, "made", 0)
+    monkeypatch.setattr(Counted, "num_instances", 0)
     config = parse_config(
         {
             "curriculum": {"phases": [{"name": "a", "transitions": 1, "environment": {"id": f"{__name__}:Counted"}}]},
@@ -120,7 +120,7 @@ def test_one_fleet_plays_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> Non
     with contextlib.closing(Evaluator(resolve(config), seed=1)) as evaluator:
         results = [vars(evaluator.evaluate(Looking(), pool_of(learner_of()))) for _ in range(3)]  # type: ignore[arg-type]
         assert results[0] == results[1] == results[2]
-    assert Counted.made == 5
+    assert Counted.num_instances == 5
 
 
 def test_games_are_the_same_in_a_larger_fleet() -> None:

@@ -198,12 +198,12 @@ def test_a_non_finite_observation_names_its_sub_env(tmp_path: Path, env: str, pl
 
 
 @pytest.mark.parametrize(
-    ("env", "given"), [("beyond", "12 in observation,"), ("beyond_in_part", r"4.0 in dials\[1\],")]
+    ("env", "action"), [("beyond", "12 in observation,"), ("beyond_in_part", r"4.0 in dials\[1\],")]
 )
 @pytest.mark.parametrize("agent", ["DDDQN", "PPO"])
-def test_a_choice_outside_its_space_is_reported_at_its_sub_env(env: str, given: str, agent: str) -> None:
+def test_a_choice_outside_its_space_is_reported_at_its_sub_env(env: str, action: str, agent: str) -> None:
     with pytest.raises(
-        ObservationError, match=f"sub-environment 0 returned {given} expected .* choices within the space"
+        ObservationError, match=f"sub-environment 0 returned {action} expected .* choices within the space"
     ):
         trained(config_of({"transitions": 40}, env=f"{ENVS}:{env}", agent=agent), 2, backend="serial")
 
@@ -458,7 +458,7 @@ def test_an_agent_is_saved_though_its_last_evaluation_fails(tmp_path: Path, monk
     assert (tmp_path / "a" / "resume.pt").is_file()
 
 
-def test_who_stops_an_evaluation_gets_it_when_the_run_goes_on() -> None:
+def test_a_stopped_evaluation_is_made_after_resuming() -> None:
     config = config_of({"transitions": 200}, eval_frequency=100, eval_games=8)
     watcher, again = Watcher(), Watcher()
     whole = Watcher()
@@ -473,6 +473,6 @@ def test_who_stops_an_evaluation_gets_it_when_the_run_goes_on() -> None:
     ) as trainer:
         trainer.load_state_dict(state)
         assert trainer.run() == "completed"
-    told, expected = ([(event.transitions, event.score) for event in one.of(Evaluated)] for one in (again, whole))
-    assert told == expected
-    assert [transitions for transitions, _ in told] == [100, 200]
+    evaluated, expected = ([(event.transitions, event.score) for event in one.of(Evaluated)] for one in (again, whole))
+    assert evaluated == expected
+    assert [transitions for transitions, _ in evaluated] == [100, 200]

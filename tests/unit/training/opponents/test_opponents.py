@@ -203,11 +203,11 @@ class Counting:
         self.steps[env_indices] += 1
         actions = np.zeros((len(observations), 4))
         actions[:, 0] = self.steps[env_indices] % 2
-        made.append(self.steps[env_indices].copy())
+        steps_taken.append(self.steps[env_indices].copy())
         return actions
 
 
-made: list[Any] = []
+steps_taken: list[Any] = []
 
 
 def opposed() -> Opponents:
@@ -221,19 +221,19 @@ def test_an_opponent_is_told_when_its_episodes_begin() -> None:
     opponents, other = opposed(), opposed()
     for expected in ([1, 1, 1, 1], [2, 2, 2, 2]):
         opponents.act(LOOK)
-        assert made[-1].tolist() == expected
+        assert steps_taken[-1].tolist() == expected
     opponents.draw(np.array([1, 3]))
     opponents.act(LOOK)
-    assert made[-1].tolist() == [3, 1, 3, 1]
+    assert steps_taken[-1].tolist() == [3, 1, 3, 1]
     other.act(LOOK)
     other.load_state_dict(opponents.state_dict())
     other.act(LOOK)
-    assert made[-1].tolist() == [1, 1, 1, 1]
+    assert steps_taken[-1].tolist() == [1, 1, 1, 1]
 
 
 def test_and_in_evaluations() -> None:
-    made.clear()
+    steps_taken.clear()
     games = play("strong", f"{__name__}:Counting", 5, seed=1, match=MatchConfig(num_envs=2))
-    seen = np.stack(made)
+    seen = np.stack(steps_taken)
     for number, length in enumerate(games.lengths.tolist()):
         assert {1, length} <= {*seen[:, number].tolist()}

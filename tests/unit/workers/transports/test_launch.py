@@ -111,7 +111,7 @@ def test_signals_meant_for_the_owner_do_nothing(start: Start, pipe: tuple[int, i
     assert not process.has_ended(0.1)
 
 
-def test_whoever_is_let_go_of_ends(start: Start, pipe: tuple[int, int]) -> None:
+def test_a_process_that_is_released_ends(start: Start, pipe: tuple[int, int]) -> None:
     process = start("announce_and_sleep", None, (pipe[1],))
     os.read(pipe[0], 10)
     pid = process.pid

@@ -73,7 +73,7 @@ class Worker(threading.Thread):
         self.peer.close()
 
 
-def test_whoever_holds_the_key_is_let_in(owner: Owner) -> None:
+def test_a_worker_with_the_key_is_accepted(owner: Owner) -> None:
     worker = Worker(owner.address)
     owner.serve_until(lambda: bool(owner.found))
     worker.close()
@@ -81,7 +81,7 @@ def test_whoever_holds_the_key_is_let_in(owner: Owner) -> None:
     assert [ticket for ticket, _ in owner.found] == [7]
 
 
-def test_whoever_holds_another_key_is_not(owner: Owner) -> None:
+def test_a_worker_with_another_key_is_refused(owner: Owner) -> None:
     worker = Worker(owner.address, key=bytes(32))
     owner.serve_until(lambda: not worker.is_alive())
     worker.close()
@@ -139,8 +139,8 @@ def test_greeting_that_comes_in_two_parts(owner: Owner) -> None:
         nonce: list[bytes] = []
         owner.serve_until(lambda: len(owner.listener._strangers) == 1)
         nonce.append(peer.recv(PROOF_BYTES, socket.MSG_WAITALL))
-        mine = secrets.token_bytes(PROOF_BYTES)
-        greeting = GREETING.pack(mine, 3, transport._prove(KEY, b"worker", nonce[0] + mine, 3))
+        proof = secrets.token_bytes(PROOF_BYTES)
+        greeting = GREETING.pack(proof, 3, transport._prove(KEY, b"worker", nonce[0] + proof, 3))
         peer.sendall(greeting[:20])
         for _ in range(3):
             owner.poller.sleep(0.02)
@@ -181,8 +181,8 @@ def test_descriptors_come_with_the_proof_over_a_unix_socket() -> None:
         thread.start()
         nonce = secrets.token_bytes(PROOF_BYTES)
         ours.sendall(nonce)
-        mine, ticket, _ = GREETING.unpack(ours.recv(GREETING.size, socket.MSG_WAITALL))
-        socket.send_fds(ours, [transport._prove(KEY, b"owner", nonce + mine, ticket)], [read_write[1]])
+        proof, ticket, _ = GREETING.unpack(ours.recv(GREETING.size, socket.MSG_WAITALL))
+        socket.send_fds(ours, [transport._prove(KEY, b"owner", nonce + proof, ticket)], [read_write[1]])
         thread.join(PATIENCE_S)
         os.write(got[0], b"hello")
         assert os.read(read_write[0], 10) == b"hello"
@@ -269,7 +269,7 @@ def test_large_frames_both_ways_at_once(pair: tuple[Connection, Connection]) -> 
         assert (words[0], len(data), data[0], data[-1]) == (theirs, size, theirs, theirs)
 
 
-def test_who_waits_for_room_can_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_room_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_ROOM_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = Connection(socket.create_connection(server.getsockname()), lambda: True)
