@@ -14,7 +14,6 @@ fleet          | fleets:compare_fleets        | steps/s           | more   | 3  
 busy           | fleets:compare_busy          | steps/s           | more   | 5      | 0.3     | benchmarks.md
 serial         | fleets:compare_serial        | ns per transition | less   | 80     | 0.3     |
 policy         | fleets:compare_policy        | ms                | less   | 20     | 0.3     |
-end-to-end     | fleets:compare_end_to_end    | transitions/s     | more   | 3      | 0.3     |
 kernels        | kernels:compare_cartpole     | steps/s           | more   | 5      | 0.2     | benchmarks.md
 limits         | roofline:measure_limits      | ns per transition | less   | 5      | 0.3     | kernels.md
 games          | kernels:compare_games        | steps/s           | more   | 5      | 0.2     | benchmarks.md
@@ -50,7 +49,6 @@ _PAIRS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "busy": {"AsyncFleet": ("AsyncVectorEnv",)},
     "serial": {"serial": ("loop",)},
     "policy": {"between steps": ("alone",)},
-    "end-to-end": {"FleetVecEnv": ("DummyVecEnv", "SubprocVecEnv")},
     "kernels": {"kernel": ("EnvPool", "EnvPool, 1 thread", "CartPoleVectorEnv", "loop")},
     "games": {"kernel": ("loop", "EnvPool", "JAX")},
     "hockey": {"4,096 compiled": ("Box2D",), "256 compiled": ("Box2D",), "1 compiled": ("Box2D",)},
@@ -67,7 +65,7 @@ _PAIRS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "TCP, in flight": ("plain calls", "original"),
         "wrapper": ("original",),
     },
-    "rllib": {"packed_vec": ("vec", "sketch")},
+    "rllib": {"packed_vec": ("vec",)},
     "remote": {"fleet protocol": ("episode protocol",)},
 }
 """By case, our contenders and those that they are compared with; cases without an entry list all figures."""

@@ -1,4 +1,4 @@
-"""RLlib with `vec`, with packed batches, and with a sketch of them; learning curves of PPO three ways."""
+"""RLlib with `vec` and with packed batches; learning curves of PPO three ways."""
 
 from __future__ import annotations
 
@@ -59,18 +59,12 @@ def configure(contender: str, num_envs: int, batch_size: int) -> Any:
 
     from envfleet.rllib import PackedPPOConfig
 
-    if contender == "sketch":
-        from benchmarks.rllib_sketch import sketch_config
-
-        config, size = sketch_config(num_envs), batch_size // num_envs
-        config.env_runners(num_env_runners=0, num_envs_per_env_runner=1)
-    else:
-        config, size = (PackedPPOConfig() if contender == "packed_vec" else PPOConfig()), batch_size
-        config.environment("envfleet/Pendulum-v1").env_runners(
-            num_env_runners=0, num_envs_per_env_runner=num_envs, gym_env_vectorize_mode="vector_entry_point"
-        )
+    config = PackedPPOConfig() if contender == "packed_vec" else PPOConfig()
+    config.environment("envfleet/Pendulum-v1").env_runners(
+        num_env_runners=0, num_envs_per_env_runner=num_envs, gym_env_vectorize_mode="vector_entry_point"
+    )
     return config.training(
-        train_batch_size=size, minibatch_size=batch_size, num_epochs=5, lr=3e-4, lambda_=0.95, gamma=0.95
+        train_batch_size=batch_size, minibatch_size=batch_size, num_epochs=5, lr=3e-4, lambda_=0.95, gamma=0.95
     ).debugging(seed=0)
 
 
@@ -107,7 +101,7 @@ def compare_rllib(
     session: Session,
     *,
     sizes: tuple[int, ...] = (1000, 5000, 100_000),
-    contenders: tuple[str, ...] = ("packed_vec", "vec", "sketch"),
+    contenders: tuple[str, ...] = ("packed_vec", "vec"),
     batch_size: int = 100_000,
     threads: int = os.cpu_count() or 1,
 ) -> None:

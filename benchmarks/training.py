@@ -28,17 +28,12 @@ Parts = dict[str, dict[str, float]]
 """Microseconds per transition by number of sub-environments and part."""
 
 
-def compare_training(  # noqa: PLR0913 (one parameter per option)
+def compare_training(
     session: Session,
     *,
     configs: tuple[str, ...] = ("sac", "dddqn"),
     num_envs: tuple[int, ...] = (1, 2, 4, 8, 16),
-    updates: float = -1.0,
-    per: str = "step",
-    hidden: tuple[int, ...] = (),
-    batch_size: int = 0,
     engine: str = "box2d",
-    workers: int = 0,
     first: str = "",
 ) -> None:
     """Compare training of hockey with several sub-environments, with one, and with the first edition.
@@ -50,25 +45,19 @@ def compare_training(  # noqa: PLR0913 (one parameter per option)
         session: Session of the case.
         configs: Configurations that come with envfleet, or files.
         num_envs: Numbers of sub-environments.
-        updates: Gradient updates, instead of the configuration's.
-        per: `"step"` for updates per transition, `"round"` for updates per step of all sub-environments.
-        hidden: Widths of the networks, instead of the configuration's.
-        batch_size: Size of a batch, instead of the configuration's.
         engine: `"box2d"` or `"compiled"`.
-        workers: Number of processes that play; 0 lets the trainer choose.
         first: Checkout of the first edition, commit 4775889, which is measured next to this one.
     """
     torch.set_num_threads(1)
-    rate = {f"updates_per_{per}": updates} if updates >= 0 else {}
     for name in configs:
         source = _find(name)
         acting: Parts = {}
-        for setting, rates in ((f"{name}, acting", {"updates_per_step": 0.0}), (name, rate)):
+        for setting, rates in ((f"{name}, acting", {"updates_per_step": 0.0}), (name, {})):
             parts: Parts = {}
             with contextlib.ExitStack() as stack:
                 contenders = {}
                 for count in num_envs:
-                    cell = source, rates, count, hidden, batch_size, engine, workers, session.seconds
+                    cell = source, rates, count, engine, session.seconds
                     contenders[str(count)] = functools.partial(_measure, parts, str(count), cell)
                     if first and count > 1:
                         worker = stack.enter_context(Worker("training", checkout=first))
@@ -116,9 +105,7 @@ def measure(cell: Any) -> tuple[float, dict[str, float]]:
     return transitions / taken_s, {part: 1e6 * (after[part] - before[part]) / transitions for part in PARTS}
 
 
-def make_trainer(
-    source: str, rates: dict[str, float], num_envs: int, hidden: Any, batch_size: int, engine: str, workers: int
-) -> Trainer:
+def make_trainer(source: str, rates: dict[str, float], num_envs: int, engine: str) -> Trainer:
     """Return a trainer that does not end its run."""
     config = json.loads(Path(source).read_text(encoding="utf-8"))
     config["curriculum"]["phases"] = [
@@ -130,12 +117,7 @@ def make_trainer(
         for name in ("updates_per_step", "updates_per_round"):
             training.pop(name, None)
         training.update(rates)
-    if batch_size:
-        config["hyperparameters"]["batch_size"] = batch_size
-    if hidden:
-        config["agent"]["hyperparameters"]["hidden"] = list(hidden)
-    place: dict[str, Any] = {"backend": "process", "workers": workers} if workers and num_envs > 1 else {}
-    options = RunOptions(num_envs=num_envs, engine=engine, **place)
+    options = RunOptions(num_envs=num_envs, engine=engine)
     try:
         from envfleet.training.plan import resolve
     except ImportError:  # the first edition
