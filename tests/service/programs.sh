@@ -1,11 +1,14 @@
 #!/bin/sh
-# Installs Debian's packages of the programs that tests of the service drive: a browser and a database.
+# Installs Debian's packages of the programs that tests of the service drive: a browser, a database and proxies.
 # Does nothing where they are there; where they cannot be installed, says which are missing and goes on.
 set -eu
 
 missing=""
 command -v chromium > /dev/null || missing="$missing chromium"
 command -v pg_ctl > /dev/null || ls /usr/lib/postgresql/*/bin/pg_ctl > /dev/null 2>&1 || missing="$missing postgresql"
+for proxy in nginx caddy; do
+    command -v "$proxy" > /dev/null || [ -x "/usr/sbin/$proxy" ] || missing="$missing $proxy"
+done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then

@@ -12,7 +12,8 @@ from multiprocessing.process import BaseProcess
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
 
 import envfleet
 from envfleet.service import web
@@ -23,6 +24,7 @@ from envfleet.service.protocols.fleet_calls import FleetCalls
 from envfleet.service.protocols.requests import REFUSED, refuse, service_of
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
+from envfleet.service.web.site import refuse_page, wants_page
 
 SETTINGS_VARIABLE = "ENVFLEET_SERVICE_SETTINGS"
 
@@ -86,5 +88,7 @@ def _end_with(supervisor: BaseProcess) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-async def _refuse(request: Request, error: Exception) -> JSONResponse:
+async def _refuse(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and wants_page(request):
+        return await refuse_page(request, error)
     return refuse(service_of(request), error)

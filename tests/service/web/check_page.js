@@ -30,7 +30,10 @@
   for (const drawing of document.querySelectorAll("svg"))
     if (!drawing.getAttribute("aria-label") && !drawing.ariaHidden) wrong.push("a drawing without words");
   for (const button of document.querySelectorAll("button")) if (!button.textContent.trim()) wrong.push("a button without words");
-  if (document.documentElement.scrollWidth > innerWidth) wrong.push(`${document.documentElement.scrollWidth} px wide`);
+  if (document.documentElement.scrollWidth > innerWidth) {
+    const wide = [...document.querySelectorAll("body *")].filter((element) => element.getBoundingClientRect().right > innerWidth);
+    wrong.push(`${document.documentElement.scrollWidth} px wide: ${wide.slice(-3).map((element) => element.outerHTML.slice(0, 120))}`);
+  }
   for (const entry of performance.getEntriesByType("resource"))
     if (new URL(entry.name).origin !== location.origin) wrong.push(`from elsewhere: ${entry.name}`);
   return wrong;

@@ -102,3 +102,16 @@ def test_an_administrator_makes_rotates_and_revokes_tokens(page: Page, service: 
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     expect(page.get_by_text("No episode has ended yet.")).to_be_visible()
     check(page)
+
+
+def test_a_participant_closes_a_fleet(page: Page, service: Service, ann: Caller) -> None:
+    fleet = ann.create("CartPole-v1", num_envs=2)
+    other = ann.create("CartPole-v1", num_envs=2)
+    sign_in(page, ann.token)
+    check(page)
+    follow(page.get_by_role("button", name=f"Close fleet {fleet}"))
+    assert page.url.endswith("/me")
+    expect(page.get_by_role("button", name=f"Close fleet {fleet}")).to_have_count(0)
+    assert service.store.is_closed(fleet)
+    assert not service.store.is_closed(other)
+    check(page)

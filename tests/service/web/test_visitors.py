@@ -95,6 +95,34 @@ def test_forms_of_other_sites_are_refused(visit: httpx.Client, service: Service,
     assert visit.get("/admin").status_code == 200
 
 
+def test_a_fleet_is_closed_by_its_user_or_an_administrator(
+    visit: httpx.Client, service: Service, ann: Caller, bob: Caller, admin: Caller
+) -> None:
+    fleets = [ann.create("CartPole-v1", num_envs=1) for _ in range(2)]
+    user_id = service.tokens.check(ann.token).user_id
+    sign_in(visit, bob.token)
+    assert visit.post(f"/fleets/{fleets[0]}/close", data={"user_id": user_id}).status_code == 404
+    sign_in(visit, ann.token)
+    assert visit.post(f"/fleets/{fleets[0]}/close", data={"user_id": 1}).headers["location"] == "/me"
+    sign_in(visit, admin.token)
+    closed = visit.post(f"/fleets/{fleets[1]}/close", data={"user_id": user_id})
+    assert closed.headers["location"] == f"/participants/{user_id}"
+    assert all(service.store.is_closed(fleet) for fleet in fleets)
+    assert visit.post("/fleets/x/close", data={"user_id": user_id}).status_code == 404
+
+
+def test_a_mistyped_address_is_a_page_in_a_browser(visit: httpx.Client, ann: Caller) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in ("/leaderbord", "/me/", "/admin/tokens/x/y", "/static/none.css"):
+        page = visit.get(path, headers=browser)
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "This page does not exist." in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert visit.get(path).json()["code"] == "not_found"
+    assert "text/html" in visit.get("/sign-out", headers=browser).headers["content-type"]  # which takes forms only
+    assert visit.get("/api/v2/nothing", headers=browser).json()["code"] == "not_found"
+
+
 def test_a_form_that_cannot_be_done_says_why(visit: httpx.Client, admin: Caller, service: Service) -> None:
     sign_in(visit, admin.token)
     for form, why in (

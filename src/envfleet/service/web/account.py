@@ -38,7 +38,9 @@ _UNSHOWN = (Busy, Closed, EnvFailed, InvalidArgument)  # why an episode may have
 @router.get("/sign-in")
 async def sign_in_form(request: Request, after: _After = "/me") -> HTMLResponse:
     """Ask for a token."""
-    return show("sign_in.html", await visitor_of(request), after=path_after_sign_in(after), refusal="")
+    response = show("sign_in.html", await visitor_of(request), after=path_after_sign_in(after), refusal="")
+    remember(request, response)
+    return response
 
 
 @router.post("/sign-in", response_model=None)
@@ -66,6 +68,19 @@ async def sign_out(request: Request) -> RedirectResponse:
     response = RedirectResponse("/", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return response
+
+
+@router.post("/fleets/{fleet}/close")
+async def close_fleet(
+    fleet: Annotated[str, Path(max_length=100)],
+    request: Request,
+    user_id: Annotated[int, Form(ge=1, lt=2**31)],
+) -> RedirectResponse:
+    """Close a fleet of the visitor's, or of any user's for an administrator."""
+    visitor, service = await require_visitor(request), site_of(request).service
+    owner = user_id if visitor.is_admin else visitor.user_id
+    await service.run(visitor, "close", lambda: service.fleets.close_fleet(owner, fleet), computes=False)
+    return RedirectResponse("/me" if owner == visitor.user_id else f"/participants/{owner}", 303)
 
 
 @router.get("/me")

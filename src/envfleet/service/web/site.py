@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
 
 from envfleet.errors import EnvfleetError
 from envfleet.service.refusals import Forbidden, NotFound, answer_to
@@ -26,6 +27,8 @@ from envfleet.service.web.replay import Replays
 from envfleet.service.web.sessions import LIFETIME_S, Sessions
 
 COOKIE = "envfleet_session"
+_ORIGIN_COOKIE = "envfleet_origin"
+_SIGN_IN = "/sign-in"
 _FOLDER = Path(__file__).parent
 _PATH_AFTER_SIGN_IN = re.compile(r"/(me|admin|competitions(/\d{1,12})?|episodes/\d{1,12}|participants/\d{1,12})?")
 _POLICY = (
@@ -75,7 +78,7 @@ class PageRoute(APIRoute):
             try:
                 if request.method == "POST":
                     _check_origin(request)
-                    if self.path != "/sign-in":
+                    if self.path != _SIGN_IN:
                         await require_visitor(request)  # before the form is read
                 response = await handle(request)
             except SignInNeeded:
@@ -148,26 +151,36 @@ async def require_reader(request: Request) -> Identity | None:
 def _check_origin(request: Request) -> None:
     """Check that a form was sent from a page of this service, by the browser's headers.
 
+    Browsers say how pages are related only over HTTPS and on localhost. Over plain HTTP the address of the sending page
+    is compared with the one that was asked for. Behind a proxy that does not pass the latter on, they differ, and a
+    cookie that browsers send from our own pages only (SameSite=strict) decides: the form to sign in needs it, and it
+    keeps the address of the page with that form, which all other forms must have.
+
     Raises:
         Forbidden: It comes from another site.
     """
     relation, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if relation is None and origin is not None:  # browsers send this header only over HTTPS and on localhost
-        relation = "same-origin" if origin.partition("://")[2] == request.headers.get("host") else "cross-site"
+    if relation is None and origin is not None:
+        known = request.cookies.get(_ORIGIN_COOKIE)
+        is_ours = origin.partition("://")[2] == request.headers.get("host")
+        is_ours |= origin != "null" and known is not None and (request.url.path == _SIGN_IN or known == origin)
+        relation = "same-origin" if is_ours else "cross-site"
     if relation not in (None, "same-origin", "none"):
         raise Forbidden("the form was sent by another site: open the page here and send it from there")
 
 
-def remember(request: Request, response: Response, session_id: str) -> None:
-    """Give the browser a session's id."""
-    response.set_cookie(
-        COOKIE,
-        session_id,
-        max_age=int(LIFETIME_S),
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
+def remember(request: Request, response: Response, session_id: str | None = None) -> None:
+    """Give the browser a session's id, and where it signed in; without an id, what the form to sign in needs."""
+    origin = request.headers.get("origin", "")
+    # A proxy that ends TLS may not say so, but the browser names its own address.
+    secure = request.url.scheme == "https" or origin.startswith("https://")
+    cookies = {}
+    if session_id is not None:
+        cookies = {COOKIE: session_id, _ORIGIN_COOKIE: origin or "none"}
+    elif _ORIGIN_COOKIE not in request.cookies:
+        cookies = {_ORIGIN_COOKIE: "none"}
+    for name, value in cookies.items():
+        response.set_cookie(name, value, max_age=int(LIFETIME_S), httponly=True, samesite="strict", secure=secure)
 
 
 def path_after_sign_in(asked: str) -> str:
@@ -224,9 +237,25 @@ def show_changes(request: Request, text: str) -> Response:
     return HTMLResponse(text, headers=headers)
 
 
+async def refuse_page(request: Request, error: Exception) -> HTMLResponse:
+    """Return a page that says why an address cannot be shown."""
+    response = await _refuse(request, error)
+    response.headers.update({**_HEADERS, "Cache-Control": "no-store"})
+    return response
+
+
+def wants_page(request: Request) -> bool:
+    """Return whether a browser asks for an address that is not a program's."""
+    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
+
+
 async def _refuse(request: Request, error: Exception) -> HTMLResponse:
     answer = answer_to(error)
+    if isinstance(error, HTTPException):
+        answer = answer._replace(detail="this page does not exist")
     detail = "the form is not complete" if isinstance(error, RequestValidationError) else answer.detail
     visitor = None if answer.status == 503 else await visitor_of(request)
-    heading = {404: "Not found", 403: "Not allowed", 503: "Not now"}.get(answer.status, "This did not work")
+    heading = {404: "Not found", 405: "Not found", 403: "Not allowed", 503: "Not now"}.get(
+        answer.status, "This did not work"
+    )
     return show("refusal.html", visitor, status=answer.status, heading=heading, detail=detail)
