@@ -29,6 +29,7 @@ from gymnasium.utils.env_checker import data_equivalence
 import envfleet
 from envfleet.bench.rounds import in_rounds
 from envfleet.errors import InvalidArgument
+from envfleet.options import BackendName
 
 COMPARED_S, MOST_STEPS = 4.0, 200
 ROUNDS, ROUND_S = 5, 0.4
@@ -170,7 +171,7 @@ def measure_here(env: OtherEnv) -> dict[str, Any]:
     sync = partial(getattr(peers, f"{prefix}SyncVectorEnv"), make_envs)
     asynchronous = partial(getattr(peers, f"{prefix}AsyncVectorEnv"), make_envs, shared_memory=env.shared_memory)
 
-    def on(backend: str, workers: int | None = None) -> Callable[[], Any]:
+    def on(backend: BackendName, workers: int | None = None) -> Callable[[], Any]:
         return lambda: envfleet.make(make_env, env.num_envs, backend=backend, workers=workers)
 
     fleet = sync()

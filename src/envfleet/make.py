@@ -14,7 +14,16 @@ from envfleet.extras import missing
 from envfleet.fleet.checks import check_choice, check_seconds, check_whole
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
-from envfleet.options import Options, read_autoreset_mode, read_options
+from envfleet.options import (
+    AutoresetName,
+    BackendName,
+    DeviceName,
+    FailurePolicy,
+    ObservationMode,
+    Options,
+    read_autoreset_mode,
+    read_options,
+)
 from envfleet.registry import BACKENDS
 from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, name_source, refuse_retired
 
@@ -26,15 +35,15 @@ def make(  # the front door: every option is keyword-only
     env: EnvSource,
     num_envs: int | None = None,
     *,
-    backend: str = "auto",
-    device: str = "cpu",
+    backend: BackendName = "auto",
+    device: DeviceName = "cpu",
     stream: int | None = None,
     workers: int | None = None,
     envs_per_worker: int | None = None,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    autoreset_mode: AutoresetMode | AutoresetName = AutoresetMode.NEXT_STEP,
     copy: bool = True,
     batch_size: int | None = None,
-    on_failure: Literal["raise", "restart"] = "raise",
+    on_failure: FailurePolicy = "raise",
     max_restarts: int = 10,
     step_timeout_s: float | None = None,
     start_timeout_s: float = 300.0,
@@ -44,7 +53,7 @@ def make(  # the front door: every option is keyword-only
     recycle_episodes: int | None = None,
     record_episodes: bool = False,
     final_infos: bool = True,
-    observation_mode: Literal["same", "different"] = "same",
+    observation_mode: ObservationMode = "same",
     transforms: Sequence[Transform] = (),
     debug: bool = False,
     **env_kwargs: Any,
@@ -154,7 +163,7 @@ def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwar
 def adopt(
     vector_env: VectorEnv[Any, Any, Any],
     *,
-    autoreset_mode: AutoresetMode | str | None = None,
+    autoreset_mode: AutoresetMode | AutoresetName | None = None,
     record_episodes: bool = False,
 ) -> Fleet:
     """Make a fleet of an existing vector environment, which the fleet then owns.
@@ -189,7 +198,7 @@ def connect(
     num_envs: int = 1,
     *,
     token: str | None = None,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    autoreset_mode: AutoresetMode | AutoresetName = AutoresetMode.NEXT_STEP,
     mode: Literal["training", "ranked"] = "training",
     batch_size: int | None = None,
     record_episodes: bool = False,

@@ -5,13 +5,25 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_flag, check_seconds, check_whole
+
+BackendName: TypeAlias = Literal["auto", "serial", "thread", "process", "ray", "kernel", "native"]
+"""Names of the built-in backends."""
+
+DeviceName: TypeAlias = Literal["cpu", "cuda"]
+FailurePolicy: TypeAlias = Literal["raise", "restart"]
+ObservationMode: TypeAlias = Literal["same", "different"]
+
+AutoresetName: TypeAlias = Literal[
+    "NEXT_STEP", "SAME_STEP", "DISABLED", "next_step", "same_step", "disabled", "NextStep", "SameStep", "Disabled"
+]
+"""Names and values of Gymnasium's `AutoresetMode`."""
 
 RETIRED = {
     "spares": "pass batch_size and use send() and recv(): others step while one of them is reset",
@@ -31,7 +43,11 @@ _LEAST = {
 }
 _FLAGS = frozenset({"copy", "record_episodes", "final_infos", "debug", "lenient"})
 _SECONDS = frozenset({"start_timeout_s", "step_timeout_s"})
-_CHOICES = {"device": ("cpu", "cuda"), "on_failure": ("raise", "restart"), "observation_mode": ("same", "different")}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "device": get_args(DeviceName),
+    "on_failure": get_args(FailurePolicy),
+    "observation_mode": get_args(ObservationMode),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,14 +55,14 @@ class Options:
     """Options of `envfleet.make`, which documents them; made by `read_options`."""
 
     backend: str = "auto"
-    device: str = "cpu"
+    device: DeviceName = "cpu"
     stream: int | None = None
     workers: int | None = None
     envs_per_worker: int | None = None
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
     copy: bool = True
     batch_size: int | None = None
-    on_failure: Literal["raise", "restart"] = "raise"
+    on_failure: FailurePolicy = "raise"
     max_restarts: int = 10
     step_timeout_s: float | None = None
     start_timeout_s: float = 300.0
@@ -56,7 +72,7 @@ class Options:
     recycle_episodes: int | None = None
     record_episodes: bool = False
     final_infos: bool = True
-    observation_mode: Literal["same", "different"] | tuple[gym.Space[Any], gym.Space[Any]] = "same"
+    observation_mode: ObservationMode | tuple[gym.Space[Any], gym.Space[Any]] = "same"
     transforms: Sequence[Any] = ()
     debug: bool = False
     lenient: bool = False  # as Gymnasium's classes: unchecked actions, unknown keys of observations, rewards of None

@@ -127,7 +127,7 @@ def test_a_vector_environment_without_partial_reset() -> None:
 
 
 @pytest.mark.parametrize(("own", "mode"), [(SAME, "NEXT_STEP"), (NEXT, "DISABLED"), (DISABLED, "SAME_STEP")])
-def test_other_conversions_are_refused(own: AutoresetMode, mode: str) -> None:
+def test_other_conversions_are_refused(own: AutoresetMode, mode: Any) -> None:
     env = SyncVectorEnv(FNS, autoreset_mode=own)
     with closing(env), pytest.raises(InvalidArgument, match=f"{mode}.*SyncVectorEnv in {own.name}"):
         envfleet.adopt(env, autoreset_mode=mode)

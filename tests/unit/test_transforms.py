@@ -37,7 +37,7 @@ def assert_equal_steps(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize(("env_id", "backend"), [(CARTPOLE, "kernel"), (PENDULUM, "native"), ("CartPole-v1", "serial")])
 @pytest.mark.parametrize("num_envs", [1, 3, 200])
-def test_running_statistics_equal_the_wrappers(env_id: str, backend: str, num_envs: int) -> None:
+def test_running_statistics_equal_the_wrappers(env_id: str, backend: Any, num_envs: int) -> None:
     with (
         envfleet.make(env_id, num_envs, backend=backend) as plain,
         envfleet.make(env_id, num_envs, backend=backend, transforms=NORMALIZED) as fleet,
@@ -79,7 +79,7 @@ def test_unbounded_actions_cannot_be_rescaled() -> None:
 
 @pytest.mark.parametrize("padding_type", ["reset", "zero"])
 @pytest.mark.parametrize("backend", ["serial", "kernel"])
-def test_stacks_equal_the_wrapper(backend: str, padding_type: str, autoreset_mode: AutoresetMode) -> None:
+def test_stacks_equal_the_wrapper(backend: Any, padding_type: str, autoreset_mode: AutoresetMode) -> None:
     def make_one() -> Any:
         return wrappers.FrameStackObservation(gym.make("CartPole-v1"), 3, padding_type=padding_type)
 
@@ -99,7 +99,7 @@ def test_stacks_equal_the_wrapper(backend: str, padding_type: str, autoreset_mod
 
 
 @pytest.mark.parametrize(("env_id", "backend"), [(CARTPOLE, "kernel"), (PENDULUM, "native"), ("CartPole-v1", "serial")])
-def test_states_continue_exactly(env_id: str, backend: str) -> None:
+def test_states_continue_exactly(env_id: str, backend: Any) -> None:
     make = functools.partial(
         envfleet.make, env_id, 3, backend=backend, transforms=[*NORMALIZED, FrameStackObservation(2)]
     )

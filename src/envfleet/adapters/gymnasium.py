@@ -30,7 +30,7 @@ from envfleet.fleet.engine import Batch, Call, Pending, Reset, StepResult
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.lifecycle import Lifecycle
 from envfleet.make import make_engine
-from envfleet.options import read_options
+from envfleet.options import AutoresetName, read_options
 
 _CONTEXTS = (None, "forkserver", "spawn", "fork")
 
@@ -111,7 +111,7 @@ class SyncFleet(_DropInFleet):
         env_fns: Iterable[Callable[[], gym.Env[Any, Any]]],
         copy: bool = True,
         observation_mode: Any = "same",
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        autoreset_mode: AutoresetMode | AutoresetName = AutoresetMode.NEXT_STEP,
         **options: Any,
     ) -> None:
         super().__init__(
@@ -175,7 +175,7 @@ class AsyncFleet(_DropInFleet):
         daemon: bool = True,
         worker: Callable[..., None] | None = None,
         observation_mode: Any = "same",
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        autoreset_mode: AutoresetMode | AutoresetName = AutoresetMode.NEXT_STEP,
         **options: Any,
     ) -> None:
         if worker is not None:

@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from envfleet.html import html_table
 from envfleet.machine import cpu_model, usable_cores, version_of
 
 
@@ -127,6 +128,14 @@ class Run:
     workers: int | None
     entries: tuple[ContenderResult, ...]
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (entry.label, f"{entry.rate:,.0f}", f"{entry.spread[0]:,.0f} to {entry.spread[1]:,.0f}")
+            for entry in self.measured
+        ]
+        rows += [(entry.label, "not measured", entry.problem) for entry in self.entries if not entry.rates]
+        return html_table(rows, ("contender", "steps/s", "range"), f"{self.num_envs} × {self.env}")
+
     @property
     def measured(self) -> list[ContenderResult]:
         """Measured contenders, fastest first."""
@@ -162,3 +171,6 @@ class Report:
     machine: Machine
     seconds: float
     runs: tuple[Run, ...]
+
+    def _repr_html_(self) -> str:
+        return "".join(run._repr_html_() for run in self.runs)  # as notebooks call it

@@ -35,6 +35,7 @@ from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
 from envfleet.fleet.rollout import Rollout, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
+from envfleet.html import html_table
 
 CLOSE_TIMEOUT_S = 10.0
 
@@ -497,6 +498,16 @@ class Fleet(VectorEnv[Any, Any, Any]):
             refuse("stacks()", self._state, None)
         self._require(self.engine.traits.has_stacks, "stacks()", "which runs no Python here; see stats()")
         return {worker.index: worker.stack for worker in self.engine.look(stacks=True).workers}
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("plan", self.plan),
+            ("single_observation_space", self.single_observation_space),
+            ("single_action_space", self.single_action_space),
+            ("autoreset_mode", self.autoreset_mode.name),
+            ("state", self._state.value),
+        ]
+        return html_table(rows, title=repr(self))
 
     def __repr__(self) -> str:
         name = self.spec.id if self.spec is not None else self.engine.traits.env_name

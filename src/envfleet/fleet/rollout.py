@@ -25,6 +25,7 @@ from envfleet.fleet.episodes import EndedEpisodes
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.nested import map_arrays
 from envfleet.fleet.outcomes import final_observations
+from envfleet.html import html_table
 
 _NOT_STACKED = frozenset({"final_obs", "final_info", "episode"})
 
@@ -55,7 +56,7 @@ class RolloutEpisodes:
         return len(self.steps)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Rollout:
     """T steps of N sub-environments; entry t of every array belongs to step t.
 
@@ -88,11 +89,28 @@ class Rollout:
     truncated: NDArray[np.bool_]
     is_reset: NDArray[np.bool_]
     infos: dict[str, NDArray[Any]]
-    gather: Callable[[], RolloutEpisodes] = dataclasses.field(repr=False)
-    memory: Any = dataclasses.field(default=None, repr=False)
+    gather: Callable[[], RolloutEpisodes]
+    memory: Any = None
     log_probs: NDArray[np.float32] | None = None
     values: NDArray[np.float32] | None = None
     next_values: NDArray[np.float32] | None = None
+
+    def __repr__(self) -> str:
+        num_steps, num_envs = self.rewards.shape[:2]
+        count = f"{num_steps:,} steps of {num_envs:,} sub-environments"
+        return f"<Rollout of {count}: {', '.join(f'{name} {form}' for name, form in self._forms())}>"
+
+    def _repr_html_(self) -> str:
+        num_steps, num_envs = self.rewards.shape[:2]
+        title = f"Rollout of {num_steps:,} steps of {num_envs:,} sub-environments"
+        return html_table(self._forms(), ("array", "shape and dtype"), title)
+
+    def _forms(self) -> list[tuple[str, str]]:
+        """Return name, shape and dtype of every array; nothing is copied from a GPU."""
+        names = ("all_observations", "actions", "rewards", "terminated", "truncated", "is_reset")
+        named = [(name, getattr(self, name)) for name in (*names, "log_probs", "values", "next_values")]
+        named += [(f"infos[{name!r}]", array) for name, array in self.infos.items()]
+        return [(name, _describe(value)) for name, value in named if value is not None]
 
     @functools.cached_property
     def episodes(self) -> RolloutEpisodes:
@@ -312,6 +330,15 @@ def is_batched(policy: Any) -> bool:
         return True
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return len([one for one in parameters if one.kind in kinds and one.default is one.empty]) <= 1
+
+
+def _describe(value: Any) -> str:
+    """Return shapes and dtypes of a nested value."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_describe(part)}' for key, part in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_describe, value))})"
+    return f"{tuple(value.shape)} {value.dtype}"
 
 
 def _is_numeric(values: Any, shape: tuple[int, ...]) -> bool:

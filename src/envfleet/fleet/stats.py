@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from envfleet.html import html_table
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -30,6 +32,16 @@ class Plan:
         if self.num_workers == 1:
             return self.backend if self.backend in ("serial", "kernel") else f"{self.backend}, 1 worker × {each}"
         return f"{self.backend}, {self.num_workers} workers × {each}"
+
+    def __str__(self) -> str:
+        lines = [f"{self.describe()}: {self.reason}"]
+        lines += [f"  {name:<10} {rate:>12,.0f} steps/s" for name, rate in self.trials]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [("distribution", self.describe()), ("reason", self.reason)]
+        rows += [(f"measured: {name}", f"{rate:,.0f} steps/s") for name, rate in self.trials]
+        return html_table(rows, title="Plan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,3 +92,36 @@ class FleetStats:
     busy_s: float
     restarts: int
     workers: tuple[WorkerStats, ...]
+
+    def __str__(self) -> str:
+        rows = [self._HEADINGS, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows] if self.workers else []
+        return "\n".join([f"{self._totals()}", *lines])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), self._HEADINGS, self._totals())
+
+    _HEADINGS = ("worker", "sub-envs", "steps", "busy s", "restarts", "pid", "place")
+
+    def _totals(self) -> str:
+        times = f"stepping {self.step_s:.2f} s, waiting {self.wait_s:.2f} s, copying {self.copy_s:.2f} s"
+        return f"{self.steps:,} steps, {self.steps_per_s:,.0f} steps/s, {self.restarts} restarts: {times}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                str(one.index),
+                _span(one.env_indices),
+                f"{one.steps:,}",
+                f"{one.busy_s:.2f}",
+                str(one.restarts),
+                str(one.pid),
+                one.place,
+            )
+            for one in self.workers
+        ]
+
+
+def _span(indices: range) -> str:
+    return f"{indices.start}–{indices.stop - 1}" if len(indices) > 1 else f"{indices.start}" if indices else "none"

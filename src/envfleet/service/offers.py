@@ -154,7 +154,8 @@ class Offer(BaseModel):
         limits["workers"] = min(self.workers, num_envs)
         known = BACKENDS[self.backend].options
         kwargs |= {name: limit for name, limit in limits.items() if name in known}
-        return envfleet.make(self.spec, num_envs, backend=self.backend, **kwargs)
+        backend: Any = self.backend  # of a file, and checked by `make`
+        return envfleet.make(self.spec, num_envs, backend=backend, **kwargs)
 
 
 def make_offer(name: str, *, backend: str = "process", has_pictures: bool = False, **limits: Any) -> Offer:

@@ -23,7 +23,7 @@ def make_cart(seed: int) -> gym.Env[Any, Any]:
     return env
 
 
-def make_vector_env(kind: str) -> Any:
+def make_vector_env(kind: Any) -> Any:
     makers = [functools.partial(make_cart, seed) for seed in range(3)]
     if kind == "SyncVectorEnv":
         return SyncVectorEnv(makers)

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.bench.samples import entry, report, run
 
 from envfleet.bench.measure import require_psutil
-from envfleet.bench.results import describe_machine, figures_json
+from envfleet.bench.results import ContenderResult, Run, describe_machine, figures_json
 from envfleet.errors import MissingDependency
 
 
@@ -53,3 +53,12 @@ def test_without_psutil(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
     with pytest.raises(MissingDependency, match=r"pip install 'envfleet\[cli\]'"):
         require_psutil()
+
+
+def test_a_report_shows_itself_in_a_notebook():
+    rated = ContenderResult(rates=(90.0, 100.0, 110.0), contender="a", label="A & B")
+    failed = ContenderResult(rates=(), contender="b", label="B", problem="no memory")
+    shown = Run("cartpole", "CartPole-v1", 4, None, (failed, rated))._repr_html_()
+    assert "<caption>4 × CartPole-v1</caption>" in shown
+    assert "<td>A &amp; B</td><td>100</td><td>90 to 110</td>" in shown
+    assert "<td>B</td><td>not measured</td><td>no memory</td>" in shown

@@ -68,7 +68,7 @@ def test_episodes_of_compiled_environments_are_too(backend: str, num_envs: int) 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_fleet_in_any_autoreset_mode_is_evaluated(backend: str, mode: AutoresetMode, expected: Any) -> None:
+def test_a_fleet_in_any_autoreset_mode_is_evaluated(backend: Any, mode: AutoresetMode, expected: Any) -> None:
     with envfleet.make(Walk, 3, backend=backend, autoreset_mode=mode, copy=False) as fleet:
         fleet.reset(seed=99)
         fleet.step(np.zeros(3, np.int64))

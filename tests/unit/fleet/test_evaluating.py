@@ -46,7 +46,7 @@ class Model:
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
-def test_each_row_plays_its_share(mode: str) -> None:
+def test_each_row_plays_its_share(mode: Any) -> None:
     with envfleet.make(Count, 3, backend="serial", autoreset_mode=mode) as fleet:
         returns = fleet.evaluate(lambda observations: np.ones(len(observations), np.int64), episodes=7)
     lengths = np.array([1, 2, 3])
@@ -54,7 +54,7 @@ def test_each_row_plays_its_share(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
-def test_policies_learn_which_episodes_begin(mode: str) -> None:
+def test_policies_learn_which_episodes_begin(mode: Any) -> None:
     model = Model()
     with envfleet.make(Count, 2, backend="serial", autoreset_mode=mode) as fleet:
         returns = fleet.evaluate(model, 6)

@@ -68,7 +68,7 @@ class _Lockstep:
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_a_row_of_numbers_for_each_sub_environment(backend: str, mode: AutoresetMode) -> None:
+def test_a_row_of_numbers_for_each_sub_environment(backend: Any, mode: AutoresetMode) -> None:
     reference, returns = _Lockstep(mode), np.zeros((3, 2))
     workers = None if backend == "serial" else 2
     with envfleet.make(_makers(), backend=backend, workers=workers, autoreset_mode=mode, record_episodes=True) as fleet:

@@ -131,7 +131,7 @@ class Late(gym.Wrapper[Any, Any, Any, Any]):
 
 
 @pytest.mark.parametrize("backend", ["process", "thread"])
-def test_an_owner_asleep_is_woken_once_a_step(backend: str) -> None:
+def test_an_owner_asleep_is_woken_once_a_step(backend: Any) -> None:
     """The last worker wakes it; those that are done sooner leave it asleep."""
     env_fns = [functools.partial(Late, 0.005 * row) for row in range(4)]
     with envfleet.make(env_fns, backend=backend, workers=4) as fleet:

@@ -71,7 +71,7 @@ def test_other_drawing_gives_the_same_pictures_in_threads() -> None:
     with envfleet.make("CartPole-v1", 2, backend="thread") as fleet:  # draws polygons only with a render mode
         fleet.reset(seed=1)
 
-    def pictures(backend: str) -> list[Any]:
+    def pictures(backend: Any) -> list[Any]:
         with envfleet.make(lambda: gym.make("LunarLander-v3", render_mode="rgb_array"), 4, backend=backend) as fleet:
             fleet.reset(seed=1)
             return [(fleet.step(np.full(4, action)), fleet.render())[1] for action in [0, 1, 2, 3] * 3]
