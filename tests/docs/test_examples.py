@@ -123,9 +123,9 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """The arguments of each `$ envfleet …` line of a page."""
+    """The arguments of each `$ envfleet …` line of a page; a line that ends in a backslash continues in the next."""
     blocks = [block for block in blocks_of(page.read_text(encoding="utf-8")) if block.info == "console"]
-    lines = [line for block in blocks for line in block.lines]
+    lines = [line for block in blocks for line in "\n".join(block.lines).replace("\\\n", "").splitlines()]
     return [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("$ envfleet")]
 
 
