@@ -402,10 +402,16 @@ class WorkersUnplaced(EnvfleetError, TimeoutError):
         self.workers, self.num_workers, self.timeout_s = tuple(workers), num_workers, timeout_s
         self.asked, self.cluster, self.reason = asked, cluster, reason
         outcome = f"within place_timeout_s={timeout_s:g}" if reason is None else f"because Ray says: {reason}"
+        advice = (
+            'Raise ray_options["place_timeout_s"], as a core starts about one process of Ray per second, or use fewer '
+            "workers with more envs_per_worker"
+            if asked == "nothing" and reason is None
+            else "Ask for less in ray_options, for fewer workers with more envs_per_worker, or raise "
+            'ray_options["place_timeout_s"] if nodes are being added'
+        )
         super().__init__(
             f"workers {list(workers)} of {num_workers} were not placed {outcome}. Each asks for {asked}; the cluster "
-            f"has {cluster}. Ask for less in ray_options, for fewer workers with more envs_per_worker, or raise "
-            'ray_options["place_timeout_s"] if nodes are being added'
+            f"has {cluster}. {advice}"
         )
 
 

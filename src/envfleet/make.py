@@ -91,7 +91,7 @@ def make(  # the front door: every option is keyword-only
             which build them in this process.
         ray_options: Options of `"ray"` per worker: `num_cpus`, `num_gpus`, `resources`, `memory`,
             `scheduling_strategy`, `runtime_env`, as for Ray's actors; `shared_memory=False` to use TCP instead of the
-            driver's memory; `place_timeout_s` (60).
+            driver's memory; `place_timeout_s` (60 + 3 per worker), `network_timeout_s` (30), `port`.
         seed: Seed of callables that take one (sub-environment `i` gets `seed + i`). Seeds of rebuilt sub-environments
             are derived from it. `None` draws one.
         shared: Large read-only arrays by name, stored once for all workers, and passed to callables as keyword

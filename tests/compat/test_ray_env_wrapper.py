@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from RayEnvWrapper import _builder
+from RayEnvWrapper.CustomWrapperRayVecEnv import _builder
 
 from envfleet.errors import InvalidArgument
 

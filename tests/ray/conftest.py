@@ -20,6 +20,7 @@ from tests.waiting import PATIENCE_S
 
 from envfleet.workers.transports.launch import server
 from envfleet.workers.transports.ray.transport import RayTransport
+from envfleet.workers.transports.socket import Greeting
 
 OBJECT_STORE_BYTES = 80_000_000
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
@@ -56,11 +57,11 @@ class MixedBackend(RayBackend):
     def __call__(self, env_fns: Any, **options: Any) -> Any:
         welcome = RayTransport._welcome
 
-        def turn_away(self: RayTransport, ticket: int, peer: socket.socket, proof: bytes) -> None:
-            if self._invited.get(ticket) == 1 and peer.family == socket.AF_UNIX:
+        def turn_away(self: RayTransport, greeting: Greeting, peer: socket.socket, proof: bytes) -> None:
+            if self._numbers.get(greeting.ticket // 2) == 1 and peer.family == socket.AF_UNIX:
                 peer.close()
             else:
-                welcome(self, ticket, peer, proof)
+                welcome(self, greeting, peer, proof)
 
         with pytest.MonkeyPatch.context() as patch:  # the listeners of this fleet keep it
             patch.setattr(RayTransport, "_welcome", turn_away)

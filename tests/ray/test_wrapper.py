@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import RayEnvWrapper.CustomRayRemoteEnv
+import RayEnvWrapper.CustomWrapperRayVecEnv
 from RayEnvWrapper import CustomRayRemoteVectorEnv, WrapperRayVecEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
@@ -79,7 +82,7 @@ def test_the_readme_runs_as_it_is_written(gym_module: ModuleType, monkeypatch: p
 def test_polling_episodes_and_training() -> None:
     """By `CustomRayRemoteVectorEnv`, which has all of `WrapperRayVecEnv`, too."""
     vec_env: Any = CustomRayRemoteVectorEnv(
-        make_env=make_and_seed, num_workers=1, per_worker_env=4, seed=5, ray_options=LITTLE
+        make_and_seed, 2, env_per_worker=2, multiagent=False, seed=5, ray_options=LITTLE
     )
     ones = [make_and_seed(5 + index) for index in range(4)]
     observations, rewards, dones, infos = vec_env.poll()
@@ -92,6 +95,14 @@ def test_polling_episodes_and_training() -> None:
     assert rewards.tolist() == [1.0] * 4
     with pytest.raises(NothingPending):
         vec_env.poll()
+    vec_env.send_actions([1, 0, 0, 1])
+    assert vec_env.try_reset(1) == "async_reset_return"  # as RLlib names it
+    observations, rewards, *_ = vec_env.poll()
+    expected = [env.step(action)[0] for env, action in zip(ones[:2], [1, 0], strict=True)]
+    np.testing.assert_array_equal(observations, [*expected, *(env.reset()[0] for env in ones[2:])])
+    assert rewards.tolist() == [1.0, 1.0, 0.0, 0.0]
+    with pytest.raises(InvalidArgument, match="env_id=2"):
+        vec_env.try_reset(2)
     observations = vec_env.reset()
     assert isinstance(observations, np.ndarray)
     np.testing.assert_array_equal(observations, [env.reset()[0] for env in ones])
@@ -101,6 +112,17 @@ def test_polling_episodes_and_training() -> None:
     assert model.num_timesteps == 256
     vec_env.stop()
     assert no_actor_stays()
+
+
+def test_the_originals_modules_and_arguments() -> None:
+    """Positional as there; its own environments of several agents never worked."""
+    assert RayEnvWrapper.CustomWrapperRayVecEnv.WrapperRayVecEnv is WrapperRayVecEnv
+    assert RayEnvWrapper.CustomRayRemoteEnv.CustomRayRemoteVectorEnv is CustomRayRemoteVectorEnv
+    assert list(inspect.signature(WrapperRayVecEnv).parameters)[:3] == ["make_env", "num_workers", "per_worker_env"]
+    expected = ["make_env", "num_workers", "env_per_worker", "multiagent"]
+    assert list(inspect.signature(CustomRayRemoteVectorEnv).parameters)[:4] == expected
+    with pytest.raises(InvalidArgument, match="multiagent=True"):
+        CustomRayRemoteVectorEnv(make_and_seed, 1, 1, True)
 
 
 def step_beside(vec_env: Any, ones: list[Any], count: int) -> int:

@@ -279,7 +279,8 @@ class WorkersEngine(seam.Engine):
         if ended is not None and self._has_final_infos:
             first_end, finals = ended[0], self._arrays.outputs[self._generation].finals
             indices = ended if rows is None else rows[ended]
-            ends = [{"final_obs": self._layout.row(finals, self._final_objects, index)} for index in indices]
+            final_observations = [self._layout.row(finals, self._final_objects, index) for index in indices]
+            ends = [{"final_obs": observation, "final_info": {}} for observation in final_observations]
             sparse = [*zip(ended, ends, strict=True), *sparse]
         sparse.sort(key=operator.itemgetter(0))
         order = self._columns.order(sparse, numbers, first_end) if sparse and dense else ()

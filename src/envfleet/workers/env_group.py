@@ -332,7 +332,8 @@ class EnvGroup:
         if self._final_objects:
             index = self.plan.rows.start + row
             self._report().final_objects[index] = [leaf[row] for leaf in self._final_objects]
-        return {"final_info": own_info(info), **self._renew(row, generation, None, None)}
+        final_info, renewed = own_info(info), self._renew(row, generation, None, None)
+        return {"final_info": final_info, **renewed} if final_info else renewed  # the owner adds empty ones
 
     def _handle_failure(self, row: int, generation: int, error: BaseException, action: Any) -> None:
         """Report a sub-environment that raised in `step`, or end its episode and rebuild it."""

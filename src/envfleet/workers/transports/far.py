@@ -1,7 +1,7 @@
 """Workers without shared memory: both ends of the connection that copies their arrays and mail.
 
-Each end has a board, arrays and mail, and sends the other one the parts that it would read from shared memory. Every
-frame carries state, so a repeated frame is harmless.
+Each end has a board, arrays and mail, and sends the other one the parts that it would read from shared memory. If the
+connection is lost, the worker connects again, and both ends repeat what the other one has not read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import signal
 import socket
 import struct
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +28,51 @@ from envfleet.workers.shared import form_of, map_shared, put_shared
 from envfleet.workers.transports import process_worker
 from envfleet.workers.transports.forkserver import end_with
 from envfleet.workers.transports.launch import WorkerProcess
-from envfleet.workers.transports.socket import Connection
+from envfleet.workers.transports.socket import Connection, enable_keepalive, introduce
 
 PROGRESS = board.ROW, board.IS_REBUILDING, board.STEPS, board.BUSY_NS
 """Words with which a worker reports its progress."""
 
+_CONNECT_S, _RETRY_S = 10.0, 0.1
 _SLOT = struct.Struct("<2q")
 _STEPS = frozenset({Verb.STEP, Verb.STEP_ROWS, Verb.STEP_BY_MAIL})
+
+
+class Link(NamedTuple):
+    """Way to the owner, by which a process connects, and connects again.
+
+    Attributes:
+        address: Host and port of the owner.
+        key: Key of the fleet.
+        ticket: Ticket of the connection.
+        timeout_s: Time without an answer of the other machine after which the kernel ends a connection.
+    """
+
+    address: tuple[str, int]
+    key: bytes
+    ticket: int
+    timeout_s: float
+
+    def connect(self, num_read: int = 0) -> tuple[socket.socket, int]:
+        """Connect once.
+
+        Args:
+            num_read: Number of the last frame that was read from an earlier connection.
+
+        Returns:
+            The socket, and the number of the last frame that the owner has read.
+
+        Raises:
+            OSError: The owner cannot be reached, or does not accept this process.
+        """
+        peer = socket.create_connection(self.address, _CONNECT_S)
+        try:
+            peer.settimeout(None)  # a busy owner accepts when it next waits for its workers
+            enable_keepalive(peer, self.timeout_s)
+            return peer, introduce(peer, self.key, self.ticket, num_read)[1]
+        except BaseException:
+            peer.close()
+            raise
 
 
 class _Rows:
@@ -172,6 +211,7 @@ class _Mirror:
         data: Connection to the owner.
         num_rows: Sub-environments of the worker.
         lines: The worker's words, and the owner's.
+        link: Way to connect again; `None` ends the worker with its connection.
 
     Attributes:
         rows: Rows of the worker, once attached.
@@ -179,8 +219,8 @@ class _Mirror:
         replies: Mail to the owner.
     """
 
-    def __init__(self, data: Connection, num_rows: int, lines: Sequence[Line]) -> None:
-        self._data, self._num_rows = data, num_rows
+    def __init__(self, data: Connection, num_rows: int, lines: Sequence[Line], link: Link | None) -> None:
+        self._data, self._num_rows, self._link = data, num_rows, link
         self._line, owner = lines
         owner[board.ASLEEP] = 1  # so that its bell is always rung
         self._files = NamelessFile(), NamelessFile()
@@ -194,10 +234,24 @@ class _Mirror:
         self._poller.watch(data.fd, self._take_in)
 
     def sleep(self, timeout_s: float) -> bool:
-        """Sleep until the owner sends a request; exit if the connection ends."""
+        """Sleep until the owner sends a request; if the connection has ended, connect again."""
         if self._poller.sleep(timeout_s):
-            raise SystemExit
+            self._connect_again()
         return False
+
+    def _connect_again(self) -> None:
+        """Connect until it succeeds; the guard kills this process when that has become useless."""
+        if self._link is None:
+            raise SystemExit
+        self._poller.forget(self._data.fd)
+        while True:
+            try:
+                peer, num_confirmed = self._link.connect(self._data.num_read)
+                break
+            except OSError:
+                time.sleep(_RETRY_S)
+        self._data.resume(peer, num_confirmed)
+        self._poller.watch(self._data.fd, self._take_in)
 
     def _take_in(self) -> bool:
         line = self._line
@@ -245,14 +299,15 @@ class _Mirror:
 
 
 def start_far_worker(
-    place: Place, peers: Sequence[int], shared: Mapping[str, NDArray[Any]]
+    place: Place, peers: Sequence[int], shared: Mapping[str, NDArray[Any]], link: Link | None = None
 ) -> tuple[WorkerProcess, Line]:
     """Start the process of a worker.
 
     Args:
         place: Which worker it is.
-        peers: Descriptors of two connections to its owner: a lifeline, and one for data.
+        peers: Descriptors: a lifeline, which ends the worker when it closes, and the connection for data.
         shared: The fleet's shared data by name.
+        link: Way to connect to the owner again; without one, the worker ends with its connection.
 
     Returns:
         The process, and its words of the board.
@@ -260,7 +315,7 @@ def start_far_worker(
     stacks, files = NamelessFile(), [NamelessFile(), *([put_shared(shared)] if shared else [])]
     line, _ = board.lines_of(files[0].allocate, 1)
     place, fds = place._replace(shared=form_of(shared)), [*peers, stacks.fd, *(file.fd for file in files)]
-    process = WorkerProcess("envfleet.workers.transports.far:run", place, fds, stacks)
+    process = WorkerProcess("envfleet.workers.transports.far:run", (place, link), fds, stacks)
     for file in files:
         file.close()
     return process, line
@@ -283,18 +338,19 @@ def run_near(place: Place, fds: list[int]) -> None:
     process_worker.run(place, fds[1:])
 
 
-def run(place: Place, fds: list[int]) -> None:
+def run(arguments: tuple[Place, Link | None], fds: list[int]) -> None:
     """Serve the owner until it asks to close.
 
     Args:
-        place: Which worker this is.
-        fds: Lifeline and data connection to the owner, stacks, board, and shared data if there is some.
+        arguments: Place of this worker, and the way to connect to its owner again.
+        fds: Lifeline, data connection to the owner, stacks, board, and shared data if there is some.
     """
+    place, link = arguments
     lifeline, data, stack_fd, board_fd, *shared_fds = fds
     _end_with_lifeline(lifeline)
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
     line, owner = lines = board.lines_of(NamelessFile(board_fd).map, 1)
-    mirror = _Mirror(Connection(socket.socket(fileno=data)), len(place.rows), lines)
+    mirror = _Mirror(Connection(socket.socket(fileno=data)), len(place.rows), lines, link)
     context = WorkerContext(
         place=Place(0, 1, range(len(place.rows)), len(place.rows), {}),
         lines=[line],

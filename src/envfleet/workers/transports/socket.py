@@ -2,6 +2,13 @@
 
 Data of a peer is interpreted only after both sides have proven that they have the fleet's key. From then on they trust
 each other like processes of one cluster.
+
+Problem. Firewalls, restarted switches and moving addresses close connections although both processes live. Frames that
+were under way are lost, and neither side knows which.
+
+Solution. Frames are numbered. A sender keeps those that its peer has not confirmed; every frame confirms the last one
+that was read. The worker connects again; each side says which frame it read last, and the other repeats what followed.
+So each frame is read exactly once, whatever happened to the connection.
 """
 
 from __future__ import annotations
@@ -14,24 +21,27 @@ import secrets
 import select
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from envfleet.workers.board import Poller
 
 PROOF_BYTES = 32
-GREETING = struct.Struct(f"<{PROOF_BYTES}sq{PROOF_BYTES}s")
-"""Layout of a worker's answer to the owner's nonce: its nonce, its ticket, and its proof."""
+GREETING = struct.Struct(f"<{PROOF_BYTES}s2q{PROOF_BYTES}s")
+"""Layout of a worker's answer to the owner's nonce: its nonce, its ticket, the last frame it has read, its proof."""
+
+WELCOME = struct.Struct(f"<{PROOF_BYTES}sq")
+"""Layout of the owner's answer: its proof, and the last frame it has read."""
 
 NUM_WORDS = 11
-HEAD = struct.Struct(f"<{1 + NUM_WORDS}q")
-"""Header of a frame: number of bytes that follow, and words."""
+HEAD = struct.Struct(f"<{3 + NUM_WORDS}q")
+"""Header of a frame: number of bytes that follow, its number, the last number that its sender has read, and words."""
 
 MAX_FDS = 16
 MAX_STRANGERS = 64
 """Maximum number of connected peers without authentication; the oldest is disconnected first."""
 
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000}
 _ROOM_S = 1.0
 _NO_WORDS = (0,) * NUM_WORDS
 
@@ -46,30 +56,44 @@ def _prove(key: bytes, role: bytes, nonces: bytes, ticket: int) -> bytes:
     return hmac.digest(key, role + nonces + ticket.to_bytes(8, "little", signed=True), "sha256")
 
 
-def introduce(peer: socket.socket, key: bytes, ticket: int) -> list[int]:
+def introduce(peer: socket.socket, key: bytes, ticket: int, num_read: int = 0) -> tuple[list[int], int]:
     """Prove to an owner that this process has the fleet's key, and check its proof.
 
     Args:
         peer: Blocking socket, connected to the owner's `Listener`.
         key: Key of the fleet.
-        ticket: Ticket of this worker.
+        ticket: Ticket of this connection.
+        num_read: Number of the last frame that was read, if an earlier connection was lost.
 
     Returns:
-        Descriptors from the owner.
+        Descriptors from the owner, and the number of the last frame that the owner has read.
 
     Raises:
         ConnectionError: The owner closed the connection, or does not have the key.
     """
     theirs, mine = peer.recv(PROOF_BYTES, socket.MSG_WAITALL), secrets.token_bytes(PROOF_BYTES)
-    peer.sendall(GREETING.pack(mine, ticket, _prove(key, b"worker", theirs + mine, ticket)))
-    proof, fds, _, _ = socket.recv_fds(peer, PROOF_BYTES, MAX_FDS, socket.MSG_WAITALL)
+    peer.sendall(GREETING.pack(mine, ticket, num_read, _prove(key, b"worker", theirs + mine, ticket)))
+    answer, fds, _, _ = socket.recv_fds(peer, WELCOME.size, MAX_FDS, socket.MSG_WAITALL)
+    proof, num_known = WELCOME.unpack(answer) if len(answer) == WELCOME.size else (b"", 0)
     if hmac.compare_digest(proof, _prove(key, b"owner", theirs + mine, ticket)):
-        return fds
+        return fds, num_known
     for fd in fds:
         os.close(fd)
     raise ConnectionRefusedError(
         "the owner does not have the fleet's key" if proof else "the owner closed the connection"
     )
+
+
+class Greeting(NamedTuple):
+    """What an authenticated worker said.
+
+    Attributes:
+        ticket: Ticket of the connection.
+        num_read: Number of the last frame that the worker has read.
+    """
+
+    ticket: int
+    num_read: int
 
 
 class Listener:
@@ -79,11 +103,15 @@ class Listener:
         server: Listening socket, which the listener closes.
         key: Key of the fleet.
         poller: Poller that reports new peers.
-        welcome: Called with the ticket of an authenticated worker, the connection, and this side's proof to send.
+        welcome: Called with the greeting of an authenticated worker, the connection, and this side's proof to send.
     """
 
     def __init__(
-        self, server: socket.socket, key: bytes, poller: Poller, welcome: Callable[[int, socket.socket, bytes], None]
+        self,
+        server: socket.socket,
+        key: bytes,
+        poller: Poller,
+        welcome: Callable[[Greeting, socket.socket, bytes], None],
     ) -> None:
         self._server, self._key, self._poller, self._welcome = server, key, poller, welcome
         self._strangers: list[socket.socket] = []
@@ -106,12 +134,12 @@ class Listener:
     def _hear(self, peer: socket.socket, nonce: bytes) -> bool:
         self._forget(peer)
         try:
-            theirs, ticket, proof = GREETING.unpack(peer.recv(GREETING.size))
+            theirs, ticket, num_read, proof = GREETING.unpack(peer.recv(GREETING.size))
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         except (OSError, struct.error):
             proof = b""
         if proof and hmac.compare_digest(proof, _prove(self._key, b"worker", nonce + theirs, ticket)):
-            self._welcome(ticket, peer, _prove(self._key, b"owner", nonce + theirs, ticket))
+            self._welcome(Greeting(ticket, num_read), peer, _prove(self._key, b"owner", nonce + theirs, ticket))
         else:
             peer.close()
         return False
@@ -129,13 +157,20 @@ class Listener:
         self._server.close()
 
 
-def enable_keepalive(peer: socket.socket) -> None:
-    """Enable keepalive, so that the kernel ends an idle connection soon after the other machine has died.
+def enable_keepalive(peer: socket.socket, timeout_s: float) -> None:
+    """Let the kernel end a TCP connection whose other machine has been silent for `timeout_s`.
 
-    While data is being sent, the kernel could not distinguish a dead peer from one that does not read.
+    The kernel of the other machine answers, so a process that is merely busy, or stopped, is not silent.
     """
+    interval_s = max(1, round(timeout_s / 6))
+    settings = {
+        "TCP_KEEPIDLE": interval_s,
+        "TCP_KEEPINTVL": interval_s,
+        "TCP_KEEPCNT": 5,
+        "TCP_USER_TIMEOUT": round(timeout_s * 1000),
+    }
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE.items():
+    for name, value in settings.items():
         if hasattr(socket, name):  # not every system has all of them
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
@@ -146,7 +181,7 @@ def enable_keepalive(peer: socket.socket) -> None:
 class Connection:
     """Frames over a connected socket. Reading never blocks; sending reads while it waits.
 
-    A broken connection is not an exception but the state `is_over`.
+    A broken connection is not an exception but the state `is_over`, until `resume` continues on another socket.
 
     Args:
         peer: Socket, which the connection closes.
@@ -154,27 +189,59 @@ class Connection:
 
     Attributes:
         fd: Descriptor of the socket.
-        is_over: True if the connection has ended.
+        is_over: True if the socket is of no use any more.
+        num_read: Number of the last frame that was read.
+        cause: Error of the operating system that ended the connection, in words; empty if the peer closed it.
     """
 
     def __init__(self, peer: socket.socket, gives_up: Callable[[], bool] = lambda: False) -> None:
+        self._gives_up = gives_up
+        self._num_sent = self.num_read = 0
+        self._unconfirmed: deque[tuple[int, bytes]] = deque()
+        self._take(peer)
+
+    def _take(self, peer: socket.socket) -> None:
         peer.setblocking(False)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._peer, self._gives_up, self.fd, self.is_over = peer, gives_up, peer.fileno(), False
+        if peer.family != socket.AF_UNIX:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peer, self.fd, self.is_over, self.cause = peer, peer.fileno(), False, ""
         self._data, self._end = bytearray(1 << 16), 0
+
+    def resume(self, peer: socket.socket, num_confirmed: int) -> None:
+        """Continue on another socket: repeat what was sent after frame `num_confirmed`."""
+        self._peer.close()
+        self._take(peer)
+        self._confirm(num_confirmed)
+        for _, frame in list(self._unconfirmed):
+            self._write(frame)
 
     def send(self, words: Sequence[int], parts: Iterable[Any] = ()) -> None:
         """Send a frame; `parts` are contiguous buffers."""
-        body = b"".join(parts)
-        data = memoryview(HEAD.pack(len(body), *words, *_NO_WORDS[len(words) :]) + body)
+        self._num_sent += 1
+        frame = self._pack(self._num_sent, words, b"".join(parts))
+        self._unconfirmed.append((self._num_sent, frame))
+        self._write(frame)
+
+    def mention(self, words: Sequence[int]) -> None:
+        """Send a frame without a body that is not repeated if the connection is lost."""
+        self._write(self._pack(0, words, b""))
+
+    def _pack(self, number: int, words: Sequence[int], body: bytes) -> bytes:
+        return HEAD.pack(len(body), number, self.num_read, *words, *_NO_WORDS[len(words) :]) + body
+
+    def _write(self, frame: bytes) -> None:
+        data = memoryview(frame)
         try:
             while data and not self.is_over:
                 try:
                     data = data[self._peer.send(data) :]
                 except BlockingIOError:
                     self._await_room()
-        except OSError:
-            self.end()
+        except OSError as error:
+            self._fail(error)
+        finally:
+            if 0 < len(data) < len(frame):  # torn by Ctrl-C
+                self.end()
 
     def _await_room(self) -> None:
         poll = select.poll()
@@ -186,19 +253,26 @@ class Connection:
             self._read()
 
     def frames(self) -> Iterator[Frame]:
-        """Read the available data and yield the complete frames."""
+        """Read the available data and yield the complete frames that are new."""
         self._read()
         start = 0
         while self._end - start >= HEAD.size:
-            size, *words = HEAD.unpack_from(self._data, start)
+            size, number, confirmed, *words = HEAD.unpack_from(self._data, start)
             body = start + HEAD.size
             if body + size > self._end:
                 break
             start = body + size
-            yield words, memoryview(self._data)[body:start]
+            self._confirm(confirmed)
+            if number > self.num_read or number == 0:
+                self.num_read = max(self.num_read, number)
+                yield words, memoryview(self._data)[body:start]
         if start:
             self._end -= start
             self._data[: self._end] = self._data[start : start + self._end]
+
+    def _confirm(self, number: int) -> None:
+        while self._unconfirmed and self._unconfirmed[0][0] <= number:
+            self._unconfirmed.popleft()
 
     def _read(self) -> None:
         while not self.is_over:
@@ -208,12 +282,17 @@ class Connection:
                 count = self._peer.recv_into(memoryview(self._data)[self._end :])
             except BlockingIOError:
                 return
-            except OSError:
-                count = 0
+            except OSError as error:
+                self._fail(error)
+                return
             self._end += count
             self.is_over = count == 0
             if self._end < len(self._data):
                 return
+
+    def _fail(self, error: OSError) -> None:
+        self.cause = os.strerror(error.errno) if error.errno else str(error)
+        self.end()
 
     def end(self) -> None:
         """Shut the connection down; both sides notice when they poll."""

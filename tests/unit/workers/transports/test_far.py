@@ -18,8 +18,9 @@ from tests.unit.workers.far_transport import FarTransport, MixedTransport
 from tests.waiting import PATIENCE_S
 
 from envfleet.errors import WorkerDied
-from envfleet.testing import InfoEnv, check_backend
+from envfleet.testing import CountingEnv, InfoEnv, check_backend
 from envfleet.testing.compare import mismatches
+from envfleet.workers.board import FLAGS, MAIL
 
 FAR = Backend("process", 2)
 MODES = tuple(AutoresetMode)
@@ -189,3 +190,16 @@ def test_shared_data_and_columns(backend: Backend) -> None:
             rewards, infos = fleet.step(np.array([3, 999, 5, 7]))[1::3]
             assert rewards.tolist() == [3.0, 999.0, 5.0, 7.0]
             assert infos["double"].tolist() == [6.0, 1998.0, 10.0, 14.0]
+
+
+def test_an_end_without_infos_is_not_mailed(backend: Backend) -> None:
+    """The owner adds the empty `final_info` that Gymnasium has, which is a tenth of a step of many short episodes."""
+    with backend([functools.partial(CountingEnv, 2)] * 2, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(np.zeros(2, np.int64))
+        _, _, terminated, _, infos = fleet.step(np.zeros(2, np.int64))
+        flags = [line[FLAGS] & MAIL for line in fleet.engine._pool.lines]
+    assert terminated.all()
+    assert infos["final_info"] == {}
+    assert infos["_final_info"].all()
+    assert flags == [0, 0]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,16 @@ from tests.waiting import PATIENCE_S
 
 from envfleet.workers.board import Poller
 from envfleet.workers.transports import socket as transport
-from envfleet.workers.transports.socket import GREETING, HEAD, PROOF_BYTES, Connection, Listener, introduce
+from envfleet.workers.transports.socket import (
+    GREETING,
+    HEAD,
+    PROOF_BYTES,
+    WELCOME,
+    Connection,
+    Greeting,
+    Listener,
+    introduce,
+)
 
 KEY = secrets.token_bytes(32)
 
@@ -32,9 +42,9 @@ class Owner:
         self.found: list[tuple[int, socket.socket]] = []
         self.listener = Listener(self.server, KEY, self.poller, self._welcome)
 
-    def _welcome(self, ticket: int, peer: socket.socket, proof: bytes) -> None:
-        peer.send(proof)
-        self.found.append((ticket, peer))
+    def _welcome(self, greeting: Greeting, peer: socket.socket, proof: bytes) -> None:
+        peer.send(WELCOME.pack(proof, 0))
+        self.found.append((greeting.ticket, peer))
 
     def serve_until(self, is_there: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -77,7 +87,7 @@ def test_a_worker_with_the_key_is_accepted(owner: Owner) -> None:
     worker = Worker(owner.address)
     owner.serve_until(lambda: bool(owner.found))
     worker.close()
-    assert worker.outcome == []
+    assert worker.outcome == ([], 0)
     assert [ticket for ticket, _ in owner.found] == [7]
 
 
@@ -97,7 +107,7 @@ def test_worker_does_not_trust_an_owner_without_the_key() -> None:
         with peer:
             peer.sendall(bytes(PROOF_BYTES))
             peer.recv(GREETING.size, socket.MSG_WAITALL)
-            peer.sendall(bytes(PROOF_BYTES))
+            peer.sendall(bytes(WELCOME.size))
             worker.close()
     assert isinstance(worker.outcome, ConnectionRefusedError)
     assert "key" in str(worker.outcome)
@@ -139,8 +149,8 @@ def test_greeting_that_comes_in_two_parts(owner: Owner) -> None:
         nonce: list[bytes] = []
         owner.serve_until(lambda: len(owner.listener._strangers) == 1)
         nonce.append(peer.recv(PROOF_BYTES, socket.MSG_WAITALL))
-        proof = secrets.token_bytes(PROOF_BYTES)
-        greeting = GREETING.pack(proof, 3, transport._prove(KEY, b"worker", nonce[0] + proof, 3))
+        mine = secrets.token_bytes(PROOF_BYTES)
+        greeting = GREETING.pack(mine, 3, 0, transport._prove(KEY, b"worker", nonce[0] + mine, 3))
         peer.sendall(greeting[:20])
         for _ in range(3):
             owner.poller.sleep(0.02)
@@ -177,12 +187,13 @@ def test_descriptors_come_with_the_proof_over_a_unix_socket() -> None:
     poller, read_write = Poller(), os.pipe()
     with ours, theirs:
         got: list[int] = []
-        thread = threading.Thread(target=lambda: got.extend(introduce(theirs, KEY, 0)))
+        thread = threading.Thread(target=lambda: got.extend(introduce(theirs, KEY, 0)[0]))
         thread.start()
         nonce = secrets.token_bytes(PROOF_BYTES)
         ours.sendall(nonce)
-        proof, ticket, _ = GREETING.unpack(ours.recv(GREETING.size, socket.MSG_WAITALL))
-        socket.send_fds(ours, [transport._prove(KEY, b"owner", nonce + proof, ticket)], [read_write[1]])
+        mine, ticket, _, _ = GREETING.unpack(ours.recv(GREETING.size, socket.MSG_WAITALL))
+        welcome = WELCOME.pack(transport._prove(KEY, b"owner", nonce + mine, ticket), 0)
+        socket.send_fds(ours, [welcome], [read_write[1]])
         thread.join(PATIENCE_S)
         os.write(got[0], b"hello")
         assert os.read(read_write[0], 10) == b"hello"
@@ -228,20 +239,20 @@ def test_frames_there_and_back(pair: tuple[Connection, Connection]) -> None:
 
 def test_frames_that_arrive_byte_by_byte(pair: tuple[Connection, Connection]) -> None:
     one, other = pair
-    whole = HEAD.pack(5, *range(transport.NUM_WORDS)) + b"hello"
     frames = []
-    for byte in whole * 2:
+    words = list(range(transport.NUM_WORDS))
+    for byte in b"".join(HEAD.pack(5, number, 0, *words) + b"hello" for number in (1, 2)):
         one._peer.send(bytes([byte]))
         time.sleep(0.0002)
-        frames += [(words, bytes(data)) for words, data in other.frames()]
+        frames += [(heard, bytes(data)) for heard, data in other.frames()]
     frames += receive(other, 2 - len(frames))
-    assert frames == [(list(range(transport.NUM_WORDS)), b"hello")] * 2
+    assert frames == [(words, b"hello")] * 2
 
 
 def test_a_torn_frame_is_never_seen(pair: tuple[Connection, Connection]) -> None:
     one, other = pair
     one.send([1], [b"whole"])
-    one._peer.send(HEAD.pack(100, *range(transport.NUM_WORDS)) + b"half")
+    one._peer.send(HEAD.pack(100, 2, 0, *range(transport.NUM_WORDS)) + b"half")
     one.close()
     assert [data for _, data in receive(other, 1)] == [b"whole"]
     deadline_s = time.monotonic() + PATIENCE_S
@@ -288,3 +299,62 @@ def test_what_is_sent_to_nobody_is_no_error(pair: tuple[Connection, Connection])
         time.sleep(0.01)
     assert one.is_over
     assert list(one.frames()) == []
+
+
+def reconnected(one: Connection, other: Connection) -> None:
+    """Continue both ends on another pair of sockets, as `introduce` and the listener do."""
+    numbers = one.num_read, other.num_read
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        peer = socket.create_connection(server.getsockname())
+        one.resume(peer, numbers[1])
+        other.resume(server.accept()[0], numbers[0])
+
+
+def test_each_frame_is_read_once_however_connections_end(pair: tuple[Connection, Connection]) -> None:
+    """Some are lost on the way, some are read but not confirmed, and one is torn."""
+    one, other = pair
+    seen: list[tuple[int, bytes]] = []
+
+    def read() -> None:
+        seen.extend((words[0], bytes(data)) for words, data in other.frames())
+
+    for index in range(40):
+        one.send([index], [bytes([index]) * 1000])
+        if index % 3 == 0:
+            read()
+        if index % 7 == 3:
+            other.send([index])
+        if index % 5 == 4:
+            (one if index % 2 else other).end()
+            reconnected(one, other)
+    one._peer.send(HEAD.pack(100, 99, 0, *range(transport.NUM_WORDS)) + b"half")
+    one.end()
+    reconnected(one, other)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(seen) < 40 and time.monotonic() < deadline_s:
+        read()
+    assert seen == [(index, bytes([index]) * 1000) for index in range(40)]
+    other.send([0])
+    receive(one, 1)
+    assert not one._unconfirmed
+
+
+def test_what_is_mentioned_is_not_repeated(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    one.mention([1])
+    assert receive(other, 1)[0][0][0] == 1
+    one.end()
+    one.mention([2])
+    reconnected(one, other)
+    one.send([3])
+    assert [words[0] for words, _ in receive(other, 1)] == [3]
+
+
+def test_the_error_that_ended_a_connection_is_kept(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    other._peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by RST
+    other.close()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not one.is_over and time.monotonic() < deadline_s:
+        assert list(one.frames()) == []
+    assert "reset" in one.cause

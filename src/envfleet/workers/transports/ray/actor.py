@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import ray
 from numpy.typing import NDArray
 
-from envfleet.workers.board import Line
 from envfleet.workers.serve import Place
 from envfleet.workers.transports import launch
-from envfleet.workers.transports.far import PROGRESS, start_far_worker, start_near_worker
-from envfleet.workers.transports.socket import enable_keepalive, introduce
+from envfleet.workers.transports.far import Link, start_far_worker, start_near_worker
+from envfleet.workers.transports.guard import Guard
+from envfleet.workers.transports.socket import Connection, introduce
 
-_CONNECT_S = 10.0
 _TICK_S = 60.0
 
 
@@ -27,16 +26,14 @@ class Invitation(NamedTuple):
 
     Attributes:
         path: Unix socket for workers on the same machine, if they may share memory; else empty.
-        address: Host and port for everybody else.
-        key: Of the fleet.
-        ticket: Which worker this is.
+        control: Way to the driver for the guard of a worker elsewhere; its ticket also serves on this machine.
+        data: Way to the driver for the data of a worker elsewhere.
         import_path: The driver's.
     """
 
     path: str
-    address: tuple[str, int]
-    key: bytes
-    ticket: int
+    control: Link
+    data: Link
     import_path: list[str]
 
 
@@ -65,23 +62,22 @@ class RayWorker:
         """
         sys.path += [folder for folder in invitation.import_path if folder not in sys.path and Path(folder).is_dir()]
         launch.server.warm_up()  # it imports while this connects
+        self._links = invitation.control, invitation.data
         self._reason = "shared_memory=False"
         if invitation.path:
             try:
                 self._peers = [socket.socket(socket.AF_UNIX)]
                 self._peers[0].connect(invitation.path)
-                self._fds, self._reason = introduce(self._peers[0], invitation.key, invitation.ticket), ""
+                self._fds, _ = introduce(self._peers[0], invitation.control.key, invitation.control.ticket)
+                self._reason = ""
             except OSError as error:
                 self._reason = f"{type(error).__name__}: {error}"
         try:
             if self._reason:
-                self._peers = [socket.create_connection(invitation.address, _CONNECT_S) for _ in range(2)]
-                for peer in self._peers:
-                    peer.settimeout(None)
-                    introduce(peer, invitation.key, invitation.ticket)
-                enable_keepalive(self._peers[0])
+                self._peers = [link.connect()[0] for link in self._links]
         except OSError as error:
-            return f"the driver cannot be reached at {invitation.address} ({type(error).__name__}: {error})"
+            address = invitation.control.address
+            return f"the driver cannot be reached at {address} ({type(error).__name__}: {error})"
         return ""
 
     def start(self, settled: str, place: Place, shared: Mapping[str, NDArray[Any]] | None) -> Started:
@@ -95,18 +91,21 @@ class RayWorker:
         Returns:
             The worker's process id, place and niceness.
         """
-        peers = [peer.fileno() for peer in self._peers]
-        self._line: Line | None = None
-        try:
-            if self._reason:
-                self._process, self._line = start_far_worker(place, peers, shared or {})
-                where = f"node {ray.util.get_node_ip_address()}, TCP ({self._reason})"
-            else:
-                self._process, where = start_near_worker(place, peers[0], self._fds), "this machine, shared memory"
-            return Started(self._process.pid, where, os.getpriority(os.PRIO_PROCESS, 0))
-        finally:
-            for peer in self._peers:  # from now on they are the worker's
-                peer.close()
+        first, *others = self._peers
+        if self._reason:
+            where = f"node {ray.util.get_node_ip_address()}, TCP ({self._reason})"
+            lifeline, theirs = socket.socketpair()
+            others.append(theirs)
+            control_link, data_link = self._links
+            fds = [theirs.fileno(), others[0].fileno()]
+            self._process, line = start_far_worker(place, fds, shared or {}, data_link)
+            Guard(Connection(first), control_link, self._process, line, lifeline).start()
+        else:
+            others.append(first)
+            self._process, where = start_near_worker(place, first.fileno(), self._fds), "this machine, shared memory"
+        for peer in others:  # from now on they are the worker's
+            peer.close()
+        return Started(self._process.pid, where, os.getpriority(os.PRIO_PROCESS, 0))
 
     def wait(self, started: Started) -> int | None:
         """Return the worker's exit code, once it was started and has ended."""
@@ -114,7 +113,6 @@ class RayWorker:
             pass
         return self._process.exitcode
 
-    def look(self, has_stack: bool) -> tuple[list[int], str]:
-        """Return where a worker is that does not share the driver's memory, and the stack of any."""
-        text = self._process.stack() if has_stack else ""
-        return [] if self._line is None else [self._line[word] for word in PROGRESS], text
+    def stack(self) -> str:
+        """Return the stack of the worker."""
+        return self._process.stack()

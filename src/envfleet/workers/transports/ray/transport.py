@@ -5,35 +5,53 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
 import secrets
 import select
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 
-from envfleet.errors import InvalidArgument, WorkersUnplaced
+from envfleet.errors import EnvfleetError, InvalidArgument, WorkersUnplaced
 from envfleet.fleet.checks import check_seconds
 from envfleet.options import Options
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import ASKED, DONE
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.serve import Place
-from envfleet.workers.transports.far import FarWorker
+from envfleet.workers.transports.far import FarWorker, Link
 from envfleet.workers.transports.process import ProcessTransport
 from envfleet.workers.transports.ray import cluster
-from envfleet.workers.transports.ray.actor import Invitation, RayWorker, Started
-from envfleet.workers.transports.socket import Connection, Listener, enable_keepalive
+from envfleet.workers.transports.ray.actor import Invitation, RayWorker
+from envfleet.workers.transports.ray.handle import ANSWER_S, LOOK_S, RayHandle
+from envfleet.workers.transports.socket import WELCOME, Connection, Greeting, Listener, enable_keepalive
 
 _OF_ACTORS = frozenset({"num_cpus", "num_gpus", "resources", "memory", "scheduling_strategy", "runtime_env"})
-_OURS: dict[str, Any] = {"shared_memory": True, "place_timeout_s": 60.0}
-_LOOK_S = 0.1
-_ANSWER_S = 2.0
-_MAX_WORDS = 300
+_OURS: dict[str, Any] = {"shared_memory": True, "place_timeout_s": None, "network_timeout_s": 30.0, "port": None}
+
+
+_PLACE_S, _PLACE_EACH_S = 60.0, 3.0  # a core starts about one of Ray's processes per second
+_PROGRESS_S, _MANY = 10.0, 8
+_PORT, _LAST_PORT = "ENVFLEET_RAY_PORT", 65535
+
+
+class Network(NamedTuple):
+    """Ways to the workers.
+
+    Attributes:
+        shared_memory: Whether workers of this machine may map the memory of this process.
+        timeout_s: Silence of a node after which its workers are given up.
+        ports: Ports of which the first free one is listened at; 0 is any.
+    """
+
+    shared_memory: bool
+    timeout_s: float
+    ports: Sequence[int]
 
 
 def make_ray(options: Options, plans: Sequence[GroupPlan], shared: dict[str, Any]) -> RayTransport:
@@ -49,134 +67,55 @@ def make_ray(options: Options, plans: Sequence[GroupPlan], shared: dict[str, Any
             f"ray_options has {unknown}, expected some of {sorted(_OF_ACTORS | _OURS.keys())}: check the spelling; a "
             "placement group goes into Ray's PlacementGroupSchedulingStrategy"
         )
-    shared_memory, limit_s = (given.pop(name, value) for name, value in _OURS.items())
+    shared_memory, limit_s, network_s, port = (given.pop(name, value) for name, value in _OURS.items())
+    if limit_s is None:
+        limit_s = _PLACE_S + _PLACE_EACH_S * len(plans)
     check_seconds("ray_options['place_timeout_s']", limit_s)
+    check_seconds("ray_options['network_timeout_s']", network_s)
+    ports = read_ports("ray_options['port']", port) if port else read_ports(_PORT, os.environ.get(_PORT, "0"))
     try:
         ray.remote(RayWorker).options(**given)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"ray_options={given}: {error}: pass what Ray's actors take") from error
-    return RayTransport(plans, shared, given, shared_memory=shared_memory, limit_s=limit_s)
+    network = Network(shared_memory=shared_memory, timeout_s=network_s, ports=ports)
+    return RayTransport(plans, shared, given, network, limit_s=limit_s)
 
 
-class _RayWorker:
-    """A worker and the actor that starts it, once Ray has placed that; see `WorkerHandle`.
+def read_ports(name: str, value: Any) -> range:
+    """Return ports from a number, from `"7000-7010"`, or from a pair of the first and the last.
 
-    Args:
-        actor: Its actor.
-        invitation: For the actor.
-
-    Attributes:
-        settled: Whether the actor could connect; in Ray.
-        peers: Connections: the lifeline, which ends with the worker and the worker with it, and one for data if the
-            worker shares no memory.
-        far: The hold on such a worker.
+    Raises:
+        InvalidArgument: It is none of these, or not from 0 to 65535.
     """
+    first, last = value if isinstance(value, tuple) and len(value) == 2 else (str(value).partition("-")[::2])
+    try:
+        ports = range(int(first), int(last or first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports[0] < 0 or ports[-1] > _LAST_PORT:
+        raise InvalidArgument(
+            f"{name} is {value!r}: pass a port such as 7000, or the first and the last of several, (7000, 7010) or "
+            "'7000-7010', one for each fleet at a time"
+        )
+    return ports
 
-    def __init__(self, actor: Any, invitation: Invitation) -> None:
-        self.settled, self._actor, self._session = actor.settle.remote(invitation), actor, cluster.session()
-        self.peers: list[socket.socket] = []
-        self.far: FarWorker | None = None
-        self._started = self._exit = self.settled
-        self._is_over = False
 
-    @property
-    def sentinel(self) -> int:
-        """Readable once the worker has ended; -1 before it has connected."""
-        return self.peers[0].fileno() if self.peers else -1
+def _open_server(host: str, ports: Sequence[int]) -> socket.socket:
+    """Listen at the first port that is free.
 
-    def start(self, place: Place, shared: Any) -> None:
-        """Have the worker started."""
-        self._started = self._actor.start.remote(self.settled, place, shared)
-        self._exit = self._actor.wait.remote(self._started)
-
-    def _is_cut_off(self) -> bool:
-        """Return whether Ray was shut down; it would start again at the next call."""
-        return cluster.session() != self._session
-
-    def _get(self, outcome: Any) -> Any:
-        """Return what the actor answers, or, in words, why it does not."""
-        if self._is_cut_off():
-            return "Ray was shut down"
+    Raises:
+        EnvfleetError: None is.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in ports:
         try:
-            return ray.get(outcome, timeout=_ANSWER_S)
-        except GetTimeoutError:
-            return "Ray does not answer"
-        except RayError as error:
-            return "Ray: " + " ".join(str(error).split())[-_MAX_WORDS:]  # the end says most
-
-    @property
-    def pid(self) -> int:
-        """Process id of the worker on its node; 0 without a process."""
-        found = self._get(self._started) if self.peers else None
-        return found.pid if isinstance(found, Started) else 0
-
-    @property
-    def niceness(self) -> int:
-        """Niceness of the worker; 0 if it is unknown."""
-        found = self._get(self._started) if self.peers else None
-        return found.niceness if isinstance(found, Started) else 0
-
-    @property
-    def place(self) -> str:
-        """Place of the worker."""
-        found = self._get(self._started) if self.peers else "not placed yet"
-        return found.place if isinstance(found, Started) else str(found)
-
-    def how_ended(self) -> tuple[int | None, str | None]:
-        """Return the exit code of the worker, which has ended, or what Ray says of its end."""
-        found = self._get(self._exit)
-        return (found, None) if isinstance(found, int) else (None, f"was lost on {self.place} ({found})")
-
-    def has_started(self, timeout_s: float) -> bool:
-        """Return `True`: the transport waits for all of them, once Ray was asked for each."""
-        return True
-
-    def has_ended(self, timeout_s: float = 0.0) -> bool:
-        """Wait until it has ended; returns whether it has."""
-        if self.peers and not self._is_over:
-            poll = select.poll()
-            poll.register(self.sentinel, select.POLLIN)
-            self._is_over = bool(poll.poll(max(0.0, timeout_s) * 1000))
-            if self._is_over and self.far is not None:
-                self.look()()  # where it was
-        return self._is_over
-
-    def look(self, *, has_stack: bool = False) -> Callable[[], str]:
-        """Ask where it is; returns a function that takes the answer in and returns the stack."""
-        answer = None if self._is_cut_off() else self._actor.look.remote(has_stack)
-
-        def hear() -> str:
-            found = self._get(answer)
-            if isinstance(found, tuple) and self.far is not None:
-                self.far.note_progress(found[0])
-            return str(found[1] if isinstance(found, tuple) else found)
-
-        return hear
-
-    def stack(self) -> str:
-        """Return its Python stack."""
-        return "(the worker has ended)" if self._is_over else self.look(has_stack=True)()
-
-    def kill(self) -> None:
-        """End it by force, and its actor if that has not connected yet."""
-        if self.peers:
-            with contextlib.suppress(OSError):
-                self.peers[0].shutdown(socket.SHUT_WR)
-        else:
-            self._is_over = True
-            self._end_actor()
-
-    def close(self) -> None:
-        """Let go of it and end its actor; idempotent."""
-        for peer in self.peers:
-            peer.close()
-        self._is_over = True
-        self._end_actor()
-
-    def _end_actor(self) -> None:
-        if not self._is_cut_off() and cluster.has_head():
-            with contextlib.suppress(RayError, ValueError):  # it has ended
-                ray.kill(self._actor)
+            return socket.create_server((host, port), family=family)
+        except OSError as error:
+            failure = error
+    raise EnvfleetError(
+        f"the driver cannot listen at {host}, port {ports[0]} to {ports[-1]} ({failure}): each fleet needs a port of "
+        f"its own, so allow more of them by ray_options={{'port': (first, last)}} or {_PORT}"
+    ) from failure
 
 
 class RayTransport(ProcessTransport):
@@ -186,7 +125,7 @@ class RayTransport(ProcessTransport):
         plans: One per worker.
         shared: The fleet's shared data by name.
         asked: What each worker asks of Ray.
-        shared_memory: Whether workers of this machine may map the memory of this process.
+        network: Ways to the workers.
         limit_s: Seconds for Ray to place workers.
     """
 
@@ -195,19 +134,20 @@ class RayTransport(ProcessTransport):
         plans: Sequence[GroupPlan],
         shared: dict[str, Any],
         asked: dict[str, Any],
+        network: Network,
         *,
-        shared_memory: bool,
         limit_s: float,
     ) -> None:
-        self._asked, self._limit_s, self._shares_memory, self._shared = asked, limit_s, shared_memory, shared
+        self._asked, self._limit_s, self._shared, self._network = asked, limit_s, shared, network
         self._held = contextlib.ExitStack()
-        self._invited: dict[int, int] = {}  # workers that have yet to connect, by ticket
-        self._tickets, self._left_s, self._key = itertools.count(), 0.0, secrets.token_bytes(32)
-        self._num_far = 0
+        self._invited: dict[int, int] = {}  # workers that have yet to connect, by number
+        self._numbers: dict[int, int] = {}  # of all workers; their connections have twice that as tickets, or one more
+        self._counter, self._left_s, self._key = itertools.count(), 0.0, secrets.token_bytes(32)
+        self._num_far = self._num_looks = 0
         self._spec: ArraysSpec | None = None
         self._shared_ref: Any = None
         super().__init__(plans, shared, are_children=False)
-        self.processes: list[_RayWorker] = []  # type: ignore[assignment]  # and nothing else
+        self.processes: list[RayHandle] = []  # type: ignore[assignment]  # and nothing else
         self.waiter.sleep = self._sleep
 
     # ----------------------------------------------------------------------------------------------- placing
@@ -226,8 +166,13 @@ class RayTransport(ProcessTransport):
         self._listen()
         try:
             super().start(timeout_s)
+            start_s = shown_s = time.monotonic()
             while self._invited:
-                self._sleep(_LOOK_S)
+                self._sleep(LOOK_S)
+                if len(self._plans) > _MANY and time.monotonic() - shown_s > _PROGRESS_S:
+                    shown_s, num_placed = time.monotonic(), len(self._plans) - len(self._invited)
+                    took_s = f"{shown_s - start_s:.0f} of {self._limit_s:.0f} s"
+                    print(f"Ray has placed {num_placed} of {len(self._plans)} workers, {took_s}", file=sys.stderr)  # noqa: T201
         except BaseException:
             self._give_up()
             raise
@@ -235,8 +180,8 @@ class RayTransport(ProcessTransport):
     def _listen(self) -> None:
         """Have workers connect, those of this machine and others."""
         host, self._path = ray.util.get_node_ip_address(), ""
-        servers = [socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)]
-        if self._shares_memory and sys.platform == "linux":
+        servers = [_open_server(host, self._network.ports)]
+        if self._network.shared_memory and sys.platform == "linux":
             self._path = f"\0envfleet-{secrets.token_hex(16)}"  # of no file that could be left behind
             servers.append(socket.socket(socket.AF_UNIX))
             servers[1].bind(self._path)
@@ -245,45 +190,59 @@ class RayTransport(ProcessTransport):
             self._held.callback(Listener(server, self._key, self._poller, self._welcome).close)
         self._address = host, servers[0].getsockname()[1]
 
-    def _launch(self, plan: GroupPlan) -> _RayWorker:
+    def _launch(self, plan: GroupPlan) -> RayHandle:
         """Have Ray start an actor that connects, some time later."""
         actor_class: Any = ray.remote(RayWorker)  # Ray types actors by what no remote call returns
         actor = actor_class.options(**self._asked, max_concurrency=2, max_restarts=0).remote()
-        ticket, self._left_s = next(self._tickets), self._limit_s
-        self._invited[ticket] = plan.worker
-        return _RayWorker(actor, Invitation(self._path, self._address, self._key, ticket, sys.path))
+        number, self._left_s = next(self._counter), self._limit_s
+        self._invited[number] = self._numbers[number] = plan.worker
+        control, data = (
+            Link(self._address, self._key, 2 * number + is_data, self._network.timeout_s) for is_data in (0, 1)
+        )
+        return RayHandle(actor, Invitation(self._path, control, data, sys.path), self._network.timeout_s)
 
-    def _welcome(self, ticket: int, peer: socket.socket, proof: bytes) -> None:
-        """Take in a worker that holds the key; one that shares no memory connects twice."""
-        worker = self._invited.get(ticket)
+    def _welcome(self, greeting: Greeting, peer: socket.socket, proof: bytes) -> None:
+        """Take in a connection of a process that holds the key: a new worker's, or one in place of a lost one."""
+        number, is_data = divmod(greeting.ticket, 2)
+        worker = self._numbers.get(number)
         if worker is None:  # it was given up
             peer.close()
             return
         process, is_near = self.processes[worker], peer.family == socket.AF_UNIX
-        place, fds = self._places[worker]
-        process.peers.append(peer)
-        with contextlib.suppress(OSError):  # if it is gone, the lifeline reports that
+        known = process.far.data if is_data and process.far is not None else None if is_data else process.control
+        answer, fds = WELCOME.pack(proof, known.num_read if known else 0), self._places[worker][1] if is_near else []
+        with contextlib.suppress(OSError):  # if it is gone, that is noticed later
             if is_near:
-                socket.send_fds(peer, [proof], fds)
+                socket.send_fds(peer, [answer], fds)
             else:
-                peer.send(proof)
-        if not is_near and len(process.peers) < 2:
-            return
-        del self._invited[ticket]
-        self._poller.watch(process.sentinel, process.has_ended)
-        if not is_near:
-            self._reach(process, place, peer)
-        process.start(place, None if is_near else self._shared_ref)
+                peer.send(answer)
+        if known is not None:
+            self._resume(process, known, peer, greeting.num_read)
+        elif is_near:
+            process.lifeline = peer
+            self._poller.watch(process.sentinel, process.has_ended)
+            self._begin(number, process)
+        elif is_data:
+            self._reach(process, self._places[worker][0], peer)
+            self._begin(number, process)
+        else:
+            enable_keepalive(peer, self._network.timeout_s)
+            process.control = Connection(peer)
+
+    def _begin(self, number: int, process: RayHandle) -> None:
+        """Have the worker of an actor that has connected started."""
+        worker = self._invited.pop(number)
+        process.start(self._places[worker][0], None if process.far is None else self._shared_ref)
         self._num_far = sum(process.far is not None for process in self.processes)
         ways = {"shared memory": len(self.processes) - self._num_far, "TCP": self._num_far}
         self.note = ", ".join(f"{count} by {way}" for way, count in ways.items() if count)
 
-    def _reach(self, process: _RayWorker, place: Place, peer: socket.socket) -> None:
+    def _reach(self, process: RayHandle, place: Place, peer: socket.socket) -> None:
         """Begin to talk to a worker over TCP, and have the fleet's shared data in Ray's object store for it."""
-        enable_keepalive(process.peers[0])
-        data, worker = Connection(peer, process.has_ended), place.worker
+        enable_keepalive(peer, self._network.timeout_s)
+        data, worker = Connection(peer, process.is_lost_now), place.worker
         far = process.far = FarWorker(data, self.lines[worker], place, self.requests, self.replies[worker])
-        self._poller.watch(data.fd, functools.partial(self._take_results, far))
+        self._watch(process)
         self.waiter.never_awake()  # nothing is seen of it otherwise
         if self._spec is not None:
             far.attach(self._spec, self._arrays.map(self._spec.block.size_bytes))
@@ -291,16 +250,44 @@ class RayTransport(ProcessTransport):
         if self._shared and self._shared_ref is None:
             self._shared_ref = ray.put(self._shared)
 
+    def _watch(self, process: RayHandle) -> None:
+        if process.far is not None and process.control is not None:
+            self._poller.watch(process.far.data.fd, functools.partial(self._take_results, process.far))
+            self._poller.watch(process.control.fd, functools.partial(self._hear, process))
+
+    def _resume(self, process: RayHandle, known: Connection, peer: socket.socket, num_confirmed: int) -> None:
+        """Continue on a new connection of a worker that is known."""
+        self._forget(process)
+        enable_keepalive(peer, self._network.timeout_s)
+        known.resume(peer, num_confirmed)
+        process.hear()
+        self._watch(process)
+
+    def _forget(self, process: RayHandle) -> None:
+        self._poller.forget(process.sentinel)
+        if process.far is not None:
+            self._poller.forget(process.far.data.fd)
+
     def _take_results(self, far: FarWorker) -> bool:
-        if far.take_results():  # the lifeline reports its end
+        if far.take_results():  # the worker connects again, or its guard reports its end
             self._poller.forget(far.data.fd)
         return False
+
+    def _hear(self, process: RayHandle) -> bool:
+        is_over = process.hear()
+        if process.control is None or process.control.is_over:
+            self._poller.forget(process.sentinel)
+        if is_over and process.far is not None:
+            process.far.take_results()  # its last ones, which may have come since
+        return is_over
 
     def _sleep(self, timeout_s: float) -> bool:
         if not self._invited and not self._num_far:
             return self._poller.sleep(timeout_s)
         start_s = time.monotonic()
-        needs_attention = self._poller.sleep(min(timeout_s, _LOOK_S) if self._invited else timeout_s)
+        far = [process for process in self.processes if process.far is not None and not process.has_ended_before]
+        is_short = bool(self._invited) or any(process.is_quiet() for process in far)
+        needs_attention = self._poller.sleep(min(timeout_s, LOOK_S) if is_short else timeout_s)
         took_s = time.monotonic() - start_s
         if self._invited:
             self._left_s -= took_s  # only while a caller looks
@@ -309,12 +296,30 @@ class RayTransport(ProcessTransport):
             except BaseException:
                 self._give_up()
                 raise
+        for process in far:
+            if process.is_quiet() and process.is_lost_now():
+                needs_attention = True
         if took_s >= timeout_s:  # a caller will look where they are
-            pairs = zip(self.lines, self.processes, strict=True)
-            busy = [process for line, process in pairs if process.far is not None and line[DONE] != line[ASKED]]
-            for hear in [process.look() for process in busy]:
-                hear()
+            self._look()
         return needs_attention
+
+    def _look(self) -> None:
+        """Ask the guards of busy workers where these are, all at once, and wait a little for the answers."""
+        pairs = zip(self.lines, self.processes, strict=True)
+        busy = [one for line, one in pairs if one.far is not None and line[DONE] != line[ASKED] and not one.is_quiet()]
+        self._num_looks += 1
+        for process in busy:
+            process.look(self._num_looks)
+        deadline_s = time.monotonic() + ANSWER_S
+        while left := [one for one in busy if one.answered < self._num_looks and not one.is_quiet()]:
+            left_s, poll = deadline_s - time.monotonic(), select.poll()
+            if left_s <= 0:
+                break
+            for process in left:
+                poll.register(process.sentinel, select.POLLIN)
+            poll.poll(left_s * 1000)
+            for process in left:
+                process.hear()
 
     def _check_invited(self) -> None:
         cluster.require_head(self._session)
@@ -333,7 +338,7 @@ class RayTransport(ProcessTransport):
         """Wait no longer for workers that have yet to connect."""
         self._invited.clear()
         for process in self.processes:
-            if not process.peers:
+            if not process.has_connected:
                 process.kill()
 
     # ------------------------------------------------------------------------------------------------- working
@@ -342,11 +347,12 @@ class RayTransport(ProcessTransport):
     def remark(self) -> str:
         """Settings that speed depends on."""
         niceness = max(process.niceness for process in self.processes)
+        network = f"network_timeout_s={self._network.timeout_s:g}, driver at port {self._address[1]}"
         if niceness <= 0:
-            return "workers have niceness 0"
+            return f"{network}, workers have niceness 0"
         return (
-            f"workers have niceness {niceness}, so other programs go first, and steps take tens of times as long on a "
-            "busy machine: start the cluster with RAY_worker_niceness=0 in the environment of `ray start`"
+            f"{network}, workers have niceness {niceness}, so other programs go first, and steps take tens of times as "
+            "long on a busy machine: start the cluster with RAY_worker_niceness=0 in the environment of `ray start`"
         )
 
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
@@ -372,9 +378,17 @@ class RayTransport(ProcessTransport):
             EnvfleetError: Ray was shut down, or its head is gone.
         """
         cluster.require_head(self._session)
-        for peer in self.processes[worker].peers:
-            self._poller.forget(peer.fileno())
+        self._forget(self.processes[worker])
+        self._numbers = {number: one for number, one in self._numbers.items() if one != worker}
         super().replace(worker, plan)
+
+    def ended(self) -> list[int]:
+        """Return the workers that have ended; Ray explains all their ends within one deadline."""
+        ended = super().ended()
+        unanswered = [outcome for worker in ended for outcome in self.processes[worker].unanswered()]
+        if unanswered:
+            ray.wait(unanswered, num_returns=len(unanswered), timeout=ANSWER_S)
+        return ended
 
     def close(self, timeout_s: float) -> None:
         """Wait for workers that were asked to close, end the others, release everything; idempotent."""
