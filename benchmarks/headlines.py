@@ -56,19 +56,23 @@ def draw_rates(rates: dict[str, dict[str, float]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 110}):
-        figure = Figure((8.4, 3.6), layout="constrained")
+        figure = Figure((6.8, 3.8), layout="constrained")
         axes = figure.subplots()
         libraries = list(next(iter(rates.values())))
         for place, name in enumerate(libraries):
             offsets = [task + (place - (len(libraries) - 1) / 2) * 0.21 for task in range(len(rates))]
             values = [row[name] for row in rates.values()]
             bars = axes.bar(offsets, values, 0.2, label=name, color=_COLORS[name])
-            axes.bar_label(bars, [f"{value / 1e3:.1f}k" for value in values], fontsize=7, padding=1)
+            axes.bar_label(bars, [_short(value) for value in values], fontsize=8, padding=1)
         axes.set_xticks(range(len(rates)), list(rates))
         axes.set_title("steps per second, 8 sub-environments, 2 cores", loc="left", fontsize=10)
         axes.legend(frameon=False)
         with replacing(path) as unfinished:
             figure.savefig(unfinished, format="png")
+
+
+def _short(value: float) -> str:
+    return f"{value / 1e3:.1f}k" if value < 1e4 else f"{value / 1e3:.0f}k"
 
 
 def main() -> None:
