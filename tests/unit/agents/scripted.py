@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import strategies as st
+
+import envfleet
+from envfleet.agents.transitions import Transitions, TransitionWriter
 
 MODES = tuple(AutoresetMode)
 END = {"terminated": (True, False), "truncated": (False, True), "both": (True, True)}
@@ -57,3 +63,17 @@ def alone(number: int, script: Script, num_transitions: int) -> list[tuple[Any, 
         transitions.append(row)
         observation = env.reset()[0] if terminated or truncated else following
     return transitions
+
+
+def play(all_scripts: list[Script], mode: Any, num_steps: int = 20) -> Iterator[Transitions]:
+    """Step Gymnasium's vector environment of the scripts; yield the transitions of each step."""
+    env_fns = [functools.partial(Scripted, *pair) for pair in enumerate(all_scripts)]
+    with contextlib.closing(envfleet.adopt(SyncVectorEnv(env_fns, autoreset_mode=mode))) as envs:
+        writer = TransitionWriter(envs)
+        observations, _ = envs.reset()
+        writer.reset(observations)
+        for _ in range(num_steps):
+            actions = choose(observations)
+            step = envs.step(actions)
+            observations = step[0]
+            yield writer.step(actions, *step)

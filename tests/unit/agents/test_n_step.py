@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.agents.scripted import MODES, Script, Scripted, alone, choose, scripts
+from tests.unit.agents.scripted import MODES, Script, Scripted, alone, play, scripts
 
-import envfleet
 from envfleet.agents.n_step import NStepWriter
 from envfleet.agents.replay import COLUMNS, ReplayBuffer
-from envfleet.agents.transitions import Transitions, TransitionWriter
+from envfleet.agents.transitions import Transitions
 
 
 def n_steps_into(count: int, num_steps: int, space: Any, action_shape: tuple[int, ...] = ()) -> Any:
@@ -36,20 +33,10 @@ def columns_of(replay: ReplayBuffer) -> list[Any]:
 @settings(max_examples=60)
 def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: int, mode: Any) -> None:
     gamma, count = 0.9, len(all_scripts)
-    envs = envfleet.adopt(
-        SyncVectorEnv([functools.partial(Scripted, n, all_scripts[n]) for n in range(count)], autoreset_mode=mode)
-    )
-    writer, (n_step, replay) = TransitionWriter(envs), n_steps_into(count, num_steps, Scripted.observation_space)
-    observations, _ = envs.reset()
-    writer.reset(observations)
-    for _ in range(20):
-        actions = choose(observations)
-        step = envs.step(actions)
-        observations = step[0]
-        happened = writer.step(actions, *step)
+    n_step, replay = n_steps_into(count, num_steps, Scripted.observation_space)
+    for happened in play(all_scripts, mode):
         n_step.write(happened, happened.actions)
     n_step.cut(np.arange(count))
-    envs.close()
     stored = list(zip(*(column.tolist() for column in columns_of(replay)), strict=True))
     for number, script in enumerate(all_scripts):
         own = [row for row in stored if row[0][0] == number]

@@ -8,10 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.agents.scripted import MODES, Script, Scripted, alone, choose, scripts
+from tests.unit.agents.scripted import MODES, Script, Scripted, alone, choose, play, scripts
 
 import envfleet
 from envfleet.agents.transitions import Transitions, TransitionWriter
@@ -57,19 +57,7 @@ def test_every_mode_tells_what_a_single_loop_sees(all_scripts: list[Script], mod
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_gymnasiums_own_vector_environment(mode: Any) -> None:
     all_scripts: list[Script] = [[(3, "terminated")], [(1, "truncated"), (2, "both")], [(4, "truncated")]]
-    envs = envfleet.adopt(
-        SyncVectorEnv([functools.partial(Scripted, n, all_scripts[n]) for n in range(3)], autoreset_mode=mode)
-    )
-    writer, transitions = TransitionWriter(envs), list[tuple[Any, ...]]()
-    observations, _ = envs.reset()
-    writer.reset(observations)
-    for _ in range(20):
-        actions = choose(observations)
-        step = envs.step(actions)
-        observations = step[0]
-        transitions += in_rows(writer.step(actions, *step))
-    envs.close()
-    check(transitions, all_scripts, 10)
+    check([row for step in play(all_scripts, mode) for row in in_rows(step)], all_scripts, 10)
 
 
 @given(scripts, st.sampled_from([AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]), st.randoms())

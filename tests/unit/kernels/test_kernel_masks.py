@@ -26,7 +26,7 @@ class Corridor(Kernel):
     """Walls at both ends; at place 2 nothing is allowed. Actions 1, 2, 3: left, stay, right."""
 
     observation_space: ClassVar[Any] = spaces.Discrete(5)
-    action_space = spaces.Discrete(3, start=1)
+    action_space: ClassVar[Any] = spaces.Discrete(3, start=1)
     max_episode_steps: ClassVar[int | None] = 6
     info_fields: ClassVar[tuple[str, ...]] = ("action_mask",)
 
@@ -140,13 +140,13 @@ def test_masks_of_another_form_are_refused() -> None:
             action_mask: NDArray[np.int8] = array(4, np.int8)
 
     class Continuous(Corridor):
-        action_space = spaces.Box(0.0, 1.0, (3,))  # type: ignore[assignment]
+        action_space = spaces.Box(0.0, 1.0, (3,))
 
     with pytest.raises(KernelError, match=r"expected an int8 for each choice.*array\(3, np\.int8\)"):
         read_kernel(Wide)
 
     class Board(Corridor):
-        action_space = spaces.MultiDiscrete(np.array([[3, 3], [2, 2]]))  # type: ignore[assignment]
+        action_space = spaces.MultiDiscrete(np.array([[3, 3], [2, 2]]))
 
     with pytest.raises(KernelError, match="expected Discrete, or MultiDiscrete"):
         read_kernel(Continuous)
@@ -174,13 +174,10 @@ def test_a_rehearsal_heeds_the_mask() -> None:
     rehearse(read_kernel(OneWay))
 
 
-class Pair(Kernel):
+class Pair(Corridor):
     """Two players at once, with 3 and 2 choices, the first of which are -1 and 4; at place 2 nothing is allowed."""
 
-    observation_space: ClassVar[Any] = spaces.Discrete(5)
     action_space: ClassVar[Any] = spaces.MultiDiscrete([3, 2], start=[-1, 4])
-    max_episode_steps: ClassVar[int | None] = 6
-    info_fields: ClassVar[tuple[str, ...]] = ("action_mask",)
 
     class State:
         place: int
@@ -197,10 +194,6 @@ class Pair(Kernel):
         state.place = (state.place + action[0] + action[1]) % 5
         allow_both(state)
         return (1.0 if is_allowed else -1.0), False
-
-    @staticmethod
-    def observe(state: Any, out: NDArray[np.int64]) -> None:
-        out[()] = state.place
 
 
 def allow_both(state: Any) -> None:
