@@ -14,7 +14,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.connector_v2 import ConnectorV2
-from ray.rllib.connectors.env_to_module import FlattenObservations as RLlibFlattenObservations
 from ray.rllib.core import DEFAULT_MODULE_ID, Columns
 from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -221,7 +220,11 @@ def test_what_cannot_be_packed_is_refused() -> None:
 
 
 def test_a_piece_that_wants_episodes_is_told_what_to_do() -> None:
-    config = config_of().env_runners(env_to_module_connector=lambda env, spaces, device: RLlibFlattenObservations())
+    class Reading(ConnectorV2):
+        def __call__(self, *, batch: Any, episodes: Any, **_: Any) -> Any:
+            return {**batch, Columns.OBS: episodes[0].get_observations(-1)}
+
+    config = config_of().env_runners(env_to_module_connector=lambda env, spaces, device: Reading())
     algorithm = config.build_algo()
     with pytest.raises(InvalidArgument, match=r"use envfleet\.rllib\.FlattenObservations"):
         algorithm.train()
@@ -261,7 +264,7 @@ def test_a_stateful_module_is_refused() -> None:
 
 def test_other_sizes_of_vector_environments_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="a vector environment of 3 sub-environments"):
-        config_of(lambda settings: SyncVectorEnv([lambda: Echo("box")] * 3)).build_algo()
+        config_of(lambda settings: SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3)).build_algo()
 
 
 def test_flattened_observations_are_gymnasiums() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import runpy
@@ -51,13 +52,18 @@ def test_compare_writes_figures_and_plots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`envfleet rllib compare`, called by the module of the first comparison."""
-    options = ["--num-envs", "4,16,65", "--batch-sizes", "64", "--iterations", "1", "--epochs", "1"]
+    options = ["--num-envs", "4,16,65", "--batch-sizes", "64", "--iterations", "1", "--epochs", "1", "--policies"]
     monkeypatch.setattr(sys, "argv", ["run_training.py", *options, "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("vecenv.run_training", run_name="__main__")
     assert ended.value.code == 0
-    assert "left out: batches of 64 with 65 sub-environments, less than a step" in capsys.readouterr().out
-    figures = json.loads((tmp_path / "compare.json").read_text())
+    output = capsys.readouterr().out
+    assert "left out: batches of 64 with 65 sub-environments, less than a step" in output
+    assert "4 of 4: packed_vec, 16 sub-environments, batches of 64, about 1 min left" in output
+    assert sorted(one.name for one in (tmp_path / "policies").iterdir()) == [
+        "packed_vec-16-64", "packed_vec-4-64", "vec-16-64", "vec-4-64",
+    ]  # fmt: skip
+    figures = json.loads((tmp_path / "vec_data.json").read_text())
     assert [(one["plan"]["way"], one["plan"]["num_envs"]) for one in figures] == [
         ("vec", 4), ("packed_vec", 4), ("vec", 16), ("packed_vec", 16),
     ]  # fmt: skip
@@ -74,8 +80,29 @@ def test_mistakes_are_explained() -> None:
     assert result.exit_code == 2
     with pytest.raises(InvalidArgument, match="no batch size"):
         grid(SMALL, ["vec"], [100], [10])
-    with pytest.raises(InvalidArgument, match="minibatch_size=9"):
-        TrainingPlan(batch_size=8, minibatch_size=9)
+    with pytest.raises(InvalidArgument, match=r"minibatch_size=9.*count samples"):
+        TrainingPlan(batch_size=8, num_envs=4, minibatch_size=9)
+    with pytest.raises(InvalidArgument, match=r"less than one step of 16 .*count samples"):
+        TrainingPlan(batch_size=8, num_envs=16)
+
+
+def test_the_comparison_can_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the defaults of the first one: batches of 50,000, and its name of the file."""
+    from vecenv import run_training
+
+    asked: list[Any] = []
+
+    def watched(plans: list[TrainingPlan], *_: Any, **options: Any) -> list[Any]:
+        asked.append((plans, options))
+        return []
+
+    monkeypatch.setattr("envfleet.rllib.experiments.comparison.sweep", watched)
+    monkeypatch.setattr("envfleet.rllib.experiments.training.quiet_ray", contextlib.nullcontext)
+    assert run_training.run(num_envs=[8], out=tmp_path) == []
+    ((plans, options),) = asked
+    assert [(plan.way, plan.num_envs) for plan in plans] == [("vec", 8), ("packed_vec", 8)]
+    assert {plan.batch_size for plan in plans} == {50_000}
+    assert options["file_name"] == "vec_data.json"
 
 
 def test_best_actions_are_the_same_each_time() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -80,12 +80,12 @@ def compare(  # noqa: PLR0913 (one parameter per option)
     epochs: Epochs = 5,
     iterations: Annotated[int, typer.Option("--iterations", "-i", min=1, help="To measure, after a first.")] = 2,
     threads: Threads = 1,
+    policies: Annotated[bool, typer.Option("--policies", help="Keep the trained policies, as checkpoints.")] = False,
+    data: Annotated[str, typer.Option(metavar="NAME", help="Name of the file of figures.")] = "compare.json",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for figures and plots.")] = Path("results/rllib"),
 ) -> None:
     """Measure vec and packed_vec over sub-environments × batch sizes; one minibatch per epoch."""
-    from envfleet.rllib.experiments.comparison import compare as run_comparison
-    from envfleet.rllib.experiments.comparison import grid, save
-    from envfleet.rllib.experiments.plots import plot_breakdown, plot_throughput
+    from envfleet.rllib.experiments.comparison import grid, sweep
     from envfleet.rllib.experiments.training import WAYS, TrainingPlan, quiet_ray
 
     chosen = choose_names(ways, "--ways", WAYS, WAYS)
@@ -95,17 +95,9 @@ def compare(  # noqa: PLR0913 (one parameter per option)
     for size in sizes:
         if many := [f"{count:,}" for count in counts if count > size]:
             typer.echo(f"left out: batches of {size:,} with {', '.join(many)} sub-environments, less than a step")
-    typer.echo(_columns("", "sub-envs", "batch", *_SPEEDS))
-    found: list[Any] = []
     with quiet_ray():
-        for one in run_comparison(plans, iterations):
-            plan = one.plan
-            typer.echo(_columns(plan.way, f"{plan.num_envs:,}", f"{plan.batch_size:,}", *_speeds(one)))
-            found.append(one)
-            save(found, out / "compare.json")  # so that hours are not lost with the last plan
-    plot_throughput(found, out / "throughput.png")
-    plot_breakdown(found, out / "connectors.png")
-    for name in ("compare.json", "throughput.png", "connectors.png"):
+        sweep(plans, iterations, out, file_name=data, keeps_policies=policies, show=typer.echo)
+    for name in (data, "throughput.png", "connectors.png"):
         show_file("Figures", out / name)
 
 

@@ -18,10 +18,10 @@ from envfleet.rllib.connectors import UnpackRollouts
 from envfleet.rllib.fleets import refuse_num_envs
 from envfleet.rllib.internals import NotProvided, force_list
 from envfleet.rllib.learner import PackedPPOLearner
+from envfleet.rllib.refusals import VEC, refuse_batches, refuse_settings, refuse_spaces
 from envfleet.rllib.runner import PackedEnvRunner
 
 _PER_EPISODE = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
-_VEC = "train with vec (envfleet.rllib.register_fleet and RLlib's own PPOConfig)"
 
 
 class PackedPPOConfig(PPOConfig):
@@ -107,29 +107,30 @@ class PackedPPOConfig(PPOConfig):
         Raises:
             InvalidArgument: A setting is not supported by packed sub-environments.
         """
+        refuse_settings(self)
+        refuse_batches(self)
         super().validate()
         if not (self.enable_env_runner_and_connector_v2 and self.enable_rl_module_and_learner):
             raise InvalidArgument("PackedPPOConfig needs RLlib's new API stack: leave api_stack() as it is")
         if self.is_multi_agent:
-            raise InvalidArgument(
-                f"multi_agent() is not supported, packed sub-environments have one agent each: {_VEC}"
-            )
+            raise InvalidArgument(f"multi_agent() is not supported, packed sub-environments have one agent each: {VEC}")
         if self.model_config.get("use_lstm"):
             raise InvalidArgument(
                 "use_lstm=True makes the module stateful, but packed rollouts are trained on as single rows, not as "
-                f"sequences: omit it, or {_VEC}"
+                f"sequences: omit it, or {VEC}"
             )
         if self.restart_failed_sub_environments:
             raise InvalidArgument(
                 "restart_failed_sub_environments=True would rebuild the whole fleet for one failed sub-environment: "
                 'omit it, and call packing(fleet_options={"on_failure": "restart"}), which rebuilds only that one'
             )
+        refuse_spaces(self)
         for name in _PER_EPISODE:
             methods = [getattr(callback, name, None) for callback in force_list(self.callbacks_class)]
             if set(methods) - {getattr(RLlibCallback, name)} or getattr(self, f"callbacks_{name}"):
                 raise InvalidArgument(
                     f"the callback {name} is called per sub-environment, which packing avoids: use "
-                    f"on_sample_end, which gets the PackedRollouts, or {_VEC}"
+                    f"on_sample_end, which gets the PackedRollouts, or {VEC}"
                 )
 
 

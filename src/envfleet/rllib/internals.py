@@ -25,10 +25,15 @@ try:
 
     # Connector pieces and pipelines.
     from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2  # its pieces are called one by one
+    from ray.rllib.connectors.env_to_module import (  # pieces that loop over episodes, which packing refuses
+        FlattenObservations as _FlattenObservations,
+    )
+    from ray.rllib.connectors.env_to_module import MeanStdFilter, PrevActionsPrevRewards
     from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
     from ray.rllib.core.rl_module.torch import TorchRLModule  # whether forward methods are RLlib's own
 
     # Sampling.
+    from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES  # spaces that functions of pieces are given
     from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner  # the EnvRunner that is subclassed
     from ray.rllib.evaluation.postprocessing import Postprocessing  # names of advantages and value targets
     from ray.rllib.utils import force_list  # callbacks may be one class or a list
@@ -53,6 +58,13 @@ except ImportError as error:
         f"Ray {ray.__version__} lacks a part of RLlib that envfleet.rllib needs ({error}): install a version that "
         "envfleet supports, pip install 'envfleet[ray]'"
     ) from error
+
+RLLIB_PIECES: tuple[type, ...] = (
+    getattr(_FlattenObservations, "func", _FlattenObservations),  # RLlib exports a partial of the class
+    MeanStdFilter,
+    PrevActionsPrevRewards,
+)
+"""Pieces of RLlib that read episodes."""
 
 MEMBERS: dict[type, dict[str, str]] = {
     SingleAgentEnvRunner: {
@@ -94,12 +106,15 @@ __all__ = [
     "ENV_RESET_TIMER",
     "ENV_STEP_TIMER",
     "ENV_TO_MODULE_CONNECTOR",
+    "INPUT_ENV_SINGLE_SPACES",
+    "INPUT_ENV_SPACES",
     "LEARNER_RESULTS_KL_KEY",
     "LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY",
     "LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY",
     "MEMBERS",
     "MODULE_TO_ENV_CONNECTOR",
     "POLICY_LOSS_KEY",
+    "RLLIB_PIECES",
     "RLMODULE_INFERENCE_TIMER",
     "TIMERS",
     "VF_LOSS_KEY",

@@ -20,6 +20,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.rllib.config import PackedPPOConfig
 from envfleet.rllib.experiments.timing import IterationTimer, connector_seconds
 from envfleet.rllib.fleets import register_fleet
+from envfleet.rllib.refusals import COUNT_SAMPLES
 from envfleet.workers.transports.ray.cluster import local_settings
 
 Way = Literal["vec", "packed_vec"]
@@ -65,7 +66,12 @@ class TrainingPlan:
         if self.minibatch_size is not None and not 1 <= self.minibatch_size <= self.batch_size:
             raise InvalidArgument(
                 f"minibatch_size={self.minibatch_size}: pass a number of samples from 1 to "
-                f"batch_size={self.batch_size}, or leave it out"
+                f"batch_size={self.batch_size}, or leave it out; {COUNT_SAMPLES}"
+            )
+        if self.batch_size < self.num_envs * max(self.num_env_runners, 1):
+            raise InvalidArgument(
+                f"batch_size={self.batch_size} is less than one step of {self.num_envs} sub-environments in each of "
+                f"{max(self.num_env_runners, 1)} EnvRunners: raise it, or use fewer sub-environments; {COUNT_SAMPLES}"
             )
 
     def configure(self) -> PPOConfig:
