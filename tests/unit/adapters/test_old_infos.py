@@ -89,6 +89,23 @@ def test_ended_rows_have_values_and_others_none() -> None:
     assert not {"final_obs", "_final_obs"} & infos.keys()
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_envpool_reports_last_observations(is_adopted: bool) -> None:
+    import envpool
+
+    options = {"num_envs": 3, "num_threads": 1, "seed": 0, "max_episode_steps": 8}
+    pool: Any = envpool.make("CartPole-v1", env_type="gymnasium", **options)
+    envs = OldInfos(envfleet.adopt(pool, autoreset_mode="SAME_STEP") if is_adopted else pool)
+    envs.reset()
+    observations, _, terminations, truncations, infos = [envs.step(np.array([0, 1, 0])) for _ in range(8)][-1]
+    envs.close()
+    assert (terminations | truncations).all()
+    for row in range(3):
+        assert isinstance(infos["final_info"][row], dict)
+        assert np.abs(infos["final_observation"][row]).max() > np.abs(observations[row]).max()
+
+
 def test_recorded_episodes_are_in_the_final_infos() -> None:
     options: dict[str, Any] = {"autoreset_mode": "SAME_STEP", "record_episodes": True, "backend": "serial"}
     envs = OldInfos(envfleet.make(functools.partial(CountingEnv, 3), 2, **options))
