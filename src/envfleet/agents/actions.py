@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.rollouts.policies import Head
+from envfleet.kernels.policies import Head
 
 _MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
 MOST = math.atanh(_MOST_UNIT)

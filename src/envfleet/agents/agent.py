@@ -25,7 +25,7 @@ from envfleet.registry import AGENTS, resolve
 
 if TYPE_CHECKING:
     from envfleet.fleet.rollout import Rollout
-    from envfleet.kernels.rollouts.policies import MLP
+    from envfleet.kernels.policies import MLP
 
 Contents = Literal["weights", "learner", "all"]
 Config = TypeVar("Config")

@@ -22,7 +22,7 @@ from envfleet.agents.means import Means
 from envfleet.agents.networks import ActorCritic, check_normalizable
 from envfleet.agents.optimizer import Adam, layer_table, make_workspace
 from envfleet.fleet.rollout import Rollout, generalized_advantages
-from envfleet.kernels.rollouts.policies import MLP
+from envfleet.kernels.policies import MLP
 from envfleet.native.blas import one_blas_thread
 
 _PART = 1 << 16  # rows

@@ -1,6 +1,6 @@
 """Rollouts: T steps of N sub-environments as arrays `(T, N, …)`, with random actions, an array of actions or a policy.
 
-`Rollout` is the only type for them: of this loop, of compiled rollouts (`envfleet.kernels.rollouts`), and of recorded
+`Rollout` is the only type for them: of this loop, of compiled rollouts (`envfleet.kernels.rollout`), and of recorded
 transitions (`envfleet.agents.rollouts`).
 """
 

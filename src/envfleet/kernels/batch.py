@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchBase, EndedRows
 from envfleet.kernels.buffers import ENDED_DTYPE, allocate
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, NOW
@@ -247,43 +246,3 @@ class CpuBatch(BatchBase):
     def close(self) -> None:
         """Stop the threads."""
         self.team.close()
-
-
-def make_batch(
-    spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None
-) -> BatchBase:
-    """Make the batch of a fleet.
-
-    Its `reset`, `observe` and `step` return observations, rewards, terminated, truncated and infos: NumPy's arrays on
-    the CPU, `DeviceArray`s on CUDA. All other arrays are on the host.
-
-    Args:
-        spec: The kernel.
-        num_envs: Number of sub-environments.
-        options: Options of the fleet.
-        params: Parameters by name, each for all or `(num_envs, …)`.
-        limit: Number of steps after which an episode is truncated; `None` for no limit.
-
-    Raises:
-        InvalidArgument: The device does not support an option.
-        KernelError: The kernel cannot be compiled.
-        OutOfMemory: There is not enough memory.
-    """
-    if options.device == "cpu" and options.stream is not None:
-        raise InvalidArgument(f"stream={options.stream} with device='cpu', without streams: add device='cuda'")
-    if options.device == "cpu":
-        return CpuBatch(spec, num_envs, options, params, limit)
-    if options.workers is not None:
-        raise InvalidArgument(
-            f"workers={options.workers} requires device='cpu' (got device='cuda', with a thread per row): leave it out"
-        )
-    if options.debug:
-        raise InvalidArgument("debug=True requires device='cpu' (got device='cuda'): leave device out to check indices")
-    if spec.observation.parts or spec.action.parts:
-        raise InvalidArgument(
-            f"{spec.name} has spaces of several parts, and device='cuda' requires one array each: leave device out, "
-            "or put observations and actions into one Box"
-        )
-    from envfleet.kernels.cuda.batch import CudaBatch
-
-    return CudaBatch(spec, num_envs, options, params, limit)

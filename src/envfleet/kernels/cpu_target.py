@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from envfleet.kernels.buffers import Buffer
-from envfleet.kernels.rollouts.policy_source import PolicySource, cpu_text, scratch_size
+from envfleet.kernels.policy_source import PolicySource, cpu_text, scratch_size
 from envfleet.kernels.source import SAME_STEP, Source, names_of
 from envfleet.native.generated_code import fill
 
@@ -193,7 +193,7 @@ def observe(table, start, stop):
 # The observations that ended an episode are saved, because the next reset of the row overwrites them.
 _ROLLOUT = """
 @compiled
-def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps, last_values$saved_arrays, start, stop):
+def rollout_range(first, calls, whole, num_steps, seed, inputs, gathered, steps, last_values$saved_arrays, start, stop):
     n, mode, count, table = first[$NUM_ROWS], first[$MODE], 0, first.copy()
     generators = np.empty($num_generators, dtype_rng)
     scratch = np.empty($scratch_size, np.float32)
@@ -208,10 +208,10 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps,
         for t in range(num_steps):
             at = t * n + low
             $view_and_value
-            flat = array_actions(slabs[0] + t * n * $action_bytes, n * $action_size)
+            flat = array_actions(whole[0] + t * n * $action_bytes, n * $action_size)
             all_actions = flat.reshape(($actions_shape))
             actions = all_actions[low : low + m]
-            is_reset = array_is_reset(slabs[1] + at, m)
+            is_reset = array_is_reset(whole[1] + at, m)
             for i in range(m):
                 is_reset[i] = awaiting[i] != 0
             $choose
@@ -233,7 +233,7 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps,
 """
 
 _CHOOSE = """
-log_probs = array_log_probs(slabs[2] + 4 * at, m)
+log_probs = array_log_probs(whole[2] + 4 * at, m)
 choose(m, observations, actions.reshape(actions.size), log_probs, generators, inputs, scratch$state_argument)
 """
 
@@ -364,7 +364,7 @@ class CpuTarget:
             finals += fill(_SAVE_FINAL, size=buffer.size, name=buffer.name)
         size = plan.outputs[0].size
         last = f"saved_final_observations[count * {size} : (count + found) * {size}]"
-        values = "array_values(slabs[3] + 4 * at, m)"
+        values = "array_values(whole[3] + 4 * at, m)"
         return self._fill(
             _ROLLOUT,
             saved_arrays="".join(f", saved_{buffer.name}" for buffer in plan.finals),
@@ -387,7 +387,7 @@ class CpuTarget:
         )
 
     def _point(self, observations_at: str, others_at: str) -> list[str]:
-        """Point the kernel's code to the slabs: observations of one step, other outputs of another."""
+        """Point the kernel's code to the arrays of a rollout: observations of one step, other outputs of another."""
         lines = []
         for number, buffer in enumerate(self._plan.outputs):
             place, at = self._places[buffer.name], others_at if number else observations_at

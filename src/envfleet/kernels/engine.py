@@ -21,13 +21,13 @@ from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
 from envfleet.fleet.nested import map_arrays
 from envfleet.fleet.rollout import Rollout, check_rollout, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
-from envfleet.kernels.batch import make_batch
 from envfleet.kernels.batch_base import BatchBase, BatchState, to_episodes
+from envfleet.kernels.devices import make_batch
 from envfleet.kernels.infos import KernelInfos
 from envfleet.kernels.kernel import Kernel, KernelSpec, choose_kernel, read_kernel
+from envfleet.kernels.policies import MLP
 from envfleet.kernels.requests import convert_values, read_first_seed, read_limit, read_params, read_seeds
-from envfleet.kernels.rollouts.policies import MLP
-from envfleet.kernels.rollouts.rollout import run_rollout
+from envfleet.kernels.rollout import run_rollout
 from envfleet.native.rng import to_generator
 from envfleet.options import Options, read_options
 
@@ -258,7 +258,7 @@ class KernelEngine(seam.Engine):
         rollout = run_rollout(self._batch, policy, num_steps, seed=seed, out=out)
         self._steps += num_steps * self._num_envs
         self._step_ns += time.perf_counter_ns() - start_ns
-        self._observations = rollout.memory[1].last_observations
+        self._observations = rollout.memory[1].arrays["observations"][-1]
         return rollout
 
     def episodes(self) -> EpisodeStatus:

@@ -8,7 +8,7 @@ What does not work. Closures and generic functions that numba specializes: it co
 every tuple type, and a call that is not inlined keeps a loop scalar.
 
 Solution. The code around a kernel is generated as text, a module per kernel, from templates that stand whole at the top
-of `source`, `cpu_target`, `cuda.target` and `rollouts.policy_source`. `Source` fills those about row `i`: load its
+of `source`, `cpu_target`, `cuda.target` and `policy_source`. `Source` fills those about row `i`: load its
 records, step it, begin an episode, observe. A target puts them into functions; it alone knows where arrays lie and what
 follows the end of an episode. `native.generated_code.fill` replaces the placeholders.
 

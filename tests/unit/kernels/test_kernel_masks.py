@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from tests.unit.kernels.rollouts.test_policies import forward, layers
 from tests.unit.kernels.samples import policy_generator
+from tests.unit.kernels.test_policies import forward, layers
 
 import envfleet
 from envfleet.errors import InvalidArgument, KernelError

@@ -19,7 +19,7 @@ from envfleet.kernels.cuda.target import MAX_BLOCK_THREADS, Layouts, compile_for
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
-from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource
+from envfleet.kernels.policy_source import GIVEN, PolicySource
 from envfleet.native.generated_code import compiling
 from envfleet.options import Options
 

@@ -30,8 +30,8 @@ from envfleet.kernels.buffers import IS_RESET, NUMBERS, BufferPlan
 from envfleet.kernels.cuda.availability import cuda_target
 from envfleet.kernels.cuda.memory import Layout, room_for, word_of
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.policy_source import GIVEN, PolicySource, critic_start
 from envfleet.kernels.program import cache_key, check_functions, fingerprint_of, loop_names
-from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, critic_start
 from envfleet.kernels.source import SAME_STEP, Source
 from envfleet.native.generated_code import fill, make_module
 from envfleet.native.layers import layers_of, num_weights, padded

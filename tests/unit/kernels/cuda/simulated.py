@@ -16,8 +16,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.unit.kernels.cuda import simulator
 from tests.unit.kernels.cuda.deck import Deck, Ledge, Screen
-from tests.unit.kernels.rollouts.test_policies import Barred, Pull, Turn, network_of
 from tests.unit.kernels.test_kernel_masks import Pair
+from tests.unit.kernels.test_policies import Barred, Pull, Turn, network_of
 
 import envfleet
 from envfleet.envs.classic.cartpole import CartPole
@@ -26,7 +26,7 @@ from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
 from envfleet.kernels.cuda import target
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.kernel import Kernel
-from envfleet.kernels.rollouts.policies import MLP
+from envfleet.kernels.policies import MLP
 
 if numba.config.ENABLE_CUDASIM:  # pytest imports this file in other processes, too, in search of doctests
     sys.modules["envfleet.kernels.cuda.numba_cuda"] = simulator

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from tests.unit.kernels.cuda.deck import Deck, Ledge, Reshaper, Screen
-from tests.unit.kernels.rollouts.test_policies import Barred, Pull, Turn, network_of
 from tests.unit.kernels.test_kernel_masks import Pair
+from tests.unit.kernels.test_policies import Barred, Pull, Turn, network_of
 
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.errors import KernelError
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policy_source import GIVEN, policy_source
+from envfleet.kernels.policy_source import GIVEN, policy_source
 from envfleet.native.generated_code import compiling
 
 HOPPER = (9, 0)

@@ -1,26 +1,23 @@
-"""Compiled rollouts: many steps of a batch in one call, with results in arrays `(T, N, …)`."""
+"""Recorder of rollouts on the CPU: compiled code that steps, acts and writes `(T, N, …)`."""
 
 from __future__ import annotations
 
 import functools
-import secrets
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument
-from envfleet.fleet.rollout import Rollout, RolloutEpisodes
+from envfleet.fleet.rollout import Rollout
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.buffers import ENDED_DTYPE, IS_RESET, NUMBERS, Buffer, BufferPlan, allocate
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, CpuTarget
 from envfleet.kernels.host_actions import refuse_action
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.policy_source import PolicySource
 from envfleet.kernels.program import cache_key
-from envfleet.kernels.rollouts.policies import MLP
-from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
-from envfleet.kernels.rollouts.slabs import FindEnded, RolloutArrays
+from envfleet.kernels.rollout_arrays import cut_last_step, make_rollout
 from envfleet.kernels.source import Source
 from envfleet.native.generated_code import compile_source
 from envfleet.native.rng import RNG_DTYPE
@@ -28,34 +25,42 @@ from envfleet.native.rng import RNG_DTYPE
 _OF_ENDED = Buffer("ended_steps", np.dtype(np.int64)), Buffer("last_values", np.dtype(np.float32))
 
 
-class CpuSlabs(RolloutArrays):
-    """Memory of a rollout on the CPU.
+class CpuRecorder:
+    """Recorder of rollouts in memory of this process.
 
     Args:
         batch: The batch, or one of the same form.
         num_steps: Number of steps, T.
+
+    Attributes:
+        arrays: Arrays of the outputs, actions, `IS_RESET` and `NUMBERS` by name, `(T, N, …)`; observations and values
+            are `(T + 1, N, …)`.
     """
 
     def __init__(self, batch: CpuBatch, num_steps: int) -> None:
         plan, num_envs = batch.plan, batch.num_envs
         whole = allocate((*plan.outputs, plan.actions, IS_RESET, *NUMBERS), (num_steps + 1) * num_envs)
-        super().__init__(plan, {name: array.reshape(-1, num_envs, *array.shape[1:]) for name, array in whole.items()})
+        self.arrays = cut_last_step(
+            {name: array.reshape(-1, num_envs, *array.shape[1:]) for name, array in whole.items()}
+        )
         # Room for one ended episode per step and row; pages that are not touched use no memory.
         self._ended, self._ended_steps, self._last_values, *self._finals = allocate(
             (plan.ended, *_OF_ENDED, *plan.finals), num_steps * num_envs
         ).values()
 
-    def run(
+    def record(
         self, batch: CpuBatch, chooser: PolicySource, actions: NDArray[Any], inputs: NDArray[np.float32], seed: int
-    ) -> FindEnded:
+    ) -> Rollout:
         """Step all rows; the order of ended episodes does not depend on the threads."""
         spec, plan, program, num_steps = batch.spec, batch.plan, batch.program, len(actions)
         rollout_range = compile_rollout(spec, program, chooser)
         table = batch.new_table()
+        outputs = [self.arrays[each.name] for each in plan.outputs]
         first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
-        table[first : first + len(self.outputs)] = [array.ctypes.data for array in self.outputs]
+        table[first : first + len(outputs)] = [array.ctypes.data for array in outputs]
         calls = np.array([program.addresses[name] for name in ("observe", "step_range", "check")])
-        addresses = np.array([array.ctypes.data for array in (actions, self.is_reset, self.log_probs, self.all_values)])
+        is_reset, log_probs, values, next_values = (self.arrays[each.name] for each in (IS_RESET, *NUMBERS))
+        addresses = np.array([array.ctypes.data for array in (actions, is_reset, log_probs, values)])
 
         def work(start: int, stop: int) -> int:
             low, high = start * num_steps, stop * num_steps
@@ -67,84 +72,31 @@ class CpuSlabs(RolloutArrays):
         slices = batch.team.run(work, num_steps)
         if before is not None and (wrong := [-1 - count for _, count in slices if count < 0]):
             batch.load(before)
-            refuse_action(spec.action, actions, self.is_reset.shape, min(wrong))
+            refuse_action(spec.action, actions, is_reset.shape, min(wrong))
         places = np.concatenate([start * num_steps + np.arange(count) for start, count in slices])
         steps = self._ended_steps[places]
         # Each slice has its rows in ascending order, so a stable sort by step also sorts by row.
         order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
         places, steps = places[order], steps[order]
-        ended, outputs = self._ended[places], [self.outputs[0], *self.outputs[4:]]
+        ended, shown = self._ended[places], [outputs[0], *outputs[4:]]
         if chooser.critic:
-            self.next_values[...] = self.all_values[1:]
+            next_values[...] = values[1:]
         if batch.is_same_step:
             if chooser.critic:
-                self.next_values[steps, ended["row"]] = self._last_values[places]
+                next_values[steps, ended["row"]] = self._last_values[places]
             lasts = [saved[places] for saved in self._finals]
         else:
-            lasts = [output[steps + (place == 0), ended["row"]] for place, output in enumerate(outputs)]
-        return lambda: (ended, steps, lasts)
-
-
-def run_rollout(
-    batch: Any, policy: Any, num_steps: int, *, seed: int | None = None, out: Rollout | None = None
-) -> Rollout:
-    """Step a batch `num_steps` times in one compiled call, with actions, a network or `"random"`."""
-    spec, num_envs = batch.spec, batch.num_envs
-    word = secrets.randbits(32) if seed is None else seed
-    is_given = isinstance(policy, (np.ndarray, list, tuple)) or hasattr(policy, "__cuda_array_interface__")
-    chooser = GIVEN if is_given else policy_source(spec, policy)
-    form = spec, batch.device, batch.is_same_step, num_steps, num_envs
-    if out is not None and out.memory[0] != form:
-        raise InvalidArgument(
-            f"out is a rollout of (T, N) = {out.rewards.shape}, expected {(num_steps, num_envs)} and the same kernel, "
-            "device and autoreset mode: pass a rollout of this fleet, or leave out"
-        )
-    slabs = _make_slabs(batch, num_steps) if out is None else out.memory[1]
-    inputs = policy.inputs() if isinstance(policy, MLP) else np.zeros(1, np.float32)
-    actions = batch.take_actions(policy, (num_steps, num_envs)) if is_given else slabs.actions
-    find_ended = slabs.run(batch, chooser, actions, inputs, word)
-    observations, rewards, terminated, truncated, *infos = slabs.outputs
-    names, unpack = spec.info_fields, spec.observation.unpack
-
-    def gather() -> RolloutEpisodes:
-        ended, steps, (last, *last_infos) = find_ended()
-        rows, returns, lengths = (ended[name].copy() for name in ("row", "total", "length"))
-        final_infos = dict(zip(names, last_infos, strict=True))
-        return RolloutEpisodes(
-            steps, rows, returns, lengths, ended["episode"] * num_envs + rows, unpack(last), final_infos
-        )
-
-    return Rollout(
-        unpack(observations),
-        actions,
-        rewards,
-        terminated,
-        truncated,
-        slabs.is_reset,
-        dict(zip(names, infos, strict=True)),
-        gather,
-        (form, slabs),
-        slabs.log_probs if chooser.sizes and chooser.is_drawing else None,
-        slabs.values if chooser.critic else None,
-        slabs.next_values if chooser.critic else None,
-    )
-
-
-def _make_slabs(batch: Any, num_steps: int) -> Any:
-    if batch.device == "cpu":
-        return CpuSlabs(batch, num_steps)
-    from envfleet.kernels.cuda.rollout import DeviceSlabs
-
-    return DeviceSlabs(batch, num_steps)
+            lasts = [output[steps + (place == 0), ended["row"]] for place, output in enumerate(shown)]
+        return make_rollout(batch, self.arrays, chooser, actions, lambda: (ended, steps, lasts))
 
 
 @functools.lru_cache(maxsize=64)
 def compile_rollout(spec: KernelSpec, _program: object, policy: PolicySource) -> Callable[..., int]:
-    """Compile `rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps, …, start, stop)`.
+    """Compile `rollout_range(first, calls, whole, num_steps, seed, inputs, gathered, steps, …, start, stop)`.
 
     It steps the rows from `start` to `stop`. `first` is the table with the addresses of whole output arrays, of which
     observations have one step more; `calls` has the addresses of the kernel's `observe`, `step_range` and `check`;
-    `slabs` those of actions, reset masks, log-probabilities and values; `gathered`, `steps` and the following arrays
+    `whole` those of actions, reset masks, log-probabilities and values; `gathered`, `steps` and the following arrays
     are for ended episodes.
 
     It returns the number of ended episodes, or `-1 - (step * num_envs + row)` of an invalid action. It is compiled once

@@ -16,7 +16,7 @@ import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP, Kernel, array
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policy_source import policy_source
+from envfleet.kernels.policy_source import policy_source
 
 NUM_STEPS = 12
 

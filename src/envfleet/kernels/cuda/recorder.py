@@ -1,4 +1,4 @@
-"""Rollouts on a CUDA device: one launch for all steps; results stay on the device."""
+"""Recorder of rollouts on a CUDA device: one launch for all steps; results stay on the device."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.rollout import Rollout
 from envfleet.kernels.buffers import NUMBERS
 from envfleet.kernels.cuda.availability import cuda_target, import_cuda
 from envfleet.kernels.cuda.batch import CudaBatch
 from envfleet.kernels.cuda.memory import Layout, Piece
-from envfleet.kernels.rollouts.policy_source import PolicySource
-from envfleet.kernels.rollouts.slabs import FindEnded, RolloutArrays
+from envfleet.kernels.policy_source import PolicySource
+from envfleet.kernels.rollout_arrays import cut_last_step, make_rollout
 
 
-class DeviceSlabs(RolloutArrays):
-    """Memory of a rollout on the device.
+class CudaRecorder:
+    """Recorder of rollouts in memory of the device.
 
     Args:
         batch: The batch, or one of the same form.
         num_steps: Number of steps, T.
+
+    Attributes:
+        arrays: Arrays of the outputs, actions, `IS_RESET` and `NUMBERS` by name, `(T, N, …)`; observations and values
+            are `(T + 1, N, …)`.
     """
 
     def __init__(self, batch: CudaBatch, num_steps: int) -> None:
@@ -32,11 +37,11 @@ class DeviceSlabs(RolloutArrays):
         self._results, self._numbers, _ = pieces
         self._inputs: Any = np.zeros(0)  # until the first rollout with a network
         whole = {name: piece.array(name) for piece in pieces for name in piece.layout.buffers}
-        super().__init__(batch.plan, {name: array.by_steps(batch.num_envs) for name, array in whole.items()})
+        self.arrays = cut_last_step({name: array.by_steps(batch.num_envs) for name, array in whole.items()})
 
-    def run(
+    def record(
         self, batch: CudaBatch, chooser: PolicySource, actions: Any, inputs: NDArray[np.float32], seed: int
-    ) -> FindEnded:
+    ) -> Rollout:
         """Step all rows, without waiting; a row with an invalid action is not stepped, as in a step."""
         arguments: tuple[Any, ...] = ()
         if chooser.lines:
@@ -47,7 +52,8 @@ class DeviceSlabs(RolloutArrays):
         address = int(actions.__cuda_array_interface__["data"][0])
         batch.roll_out(chooser, self._results, address, self._num_steps, *arguments)
         self._num_runs += 1
-        return functools.partial(self._find_ended, batch, self._num_runs)
+        find_ended = functools.partial(self._find_ended, batch, self._num_runs)
+        return make_rollout(batch, self.arrays, chooser, actions, find_ended)
 
     def _find_ended(self, batch: CudaBatch, run: int) -> tuple[NDArray[Any], NDArray[np.int64], list[NDArray[Any]]]:
         if run != self._num_runs:

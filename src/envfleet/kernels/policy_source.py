@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import KernelSpec, num_choices
-from envfleet.kernels.rollouts.policies import MLP
+from envfleet.kernels.policies import MLP
 from envfleet.native.generated_code import fill
 from envfleet.native.layers import BLOCK_ROWS, layers_of, num_weights, padded, sizes_of
 
