@@ -18,7 +18,7 @@ from envfleet.agents.off_policy import ContinuousAgent, OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
 from envfleet.agents.randomness import ColoredNoise
 from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
-from envfleet.agents.rollouts import Collector, RolloutRecorder
+from envfleet.agents.rollouts import Collector, TransitionRecorder
 from envfleet.agents.sac import SAC, SACConfig
 from envfleet.agents.td3 import TD3, TD3Config
 from envfleet.agents.transitions import Transitions, TransitionWriter
@@ -44,9 +44,9 @@ __all__ = [
     "ReplayBuffer",
     "Rollout",
     "RolloutAgent",
-    "RolloutRecorder",
     "SACConfig",
     "TD3Config",
+    "TransitionRecorder",
     "TransitionWriter",
     "Transitions",
     "export_policy",

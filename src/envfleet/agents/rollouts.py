@@ -6,22 +6,23 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.agents.agent import RolloutAgent
 from envfleet.agents.transitions import Transitions
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.episodes import EndedEpisodes, EpisodeStats
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.rollout import Rollout, RolloutEpisodes
+from envfleet.fleet.rollout_recorder import RolloutRecorder
 
-_OF_TRANSITIONS = ("actions", "rewards", "terminated", "truncated")
 
+class TransitionRecorder:
+    """Recorder of transitions of N sub-environments as rollouts of T steps.
 
-class RolloutRecorder:
-    """Records transitions of N sub-environments as rollouts of T steps.
-
-    A sub-environment without a transition in a step counts as one that was reset: its observation is that of another
-    row, since zeros may lie outside of the space.
+    Transitions already lead to the last observation of an episode, so a new episode begins with the next transition, as
+    in `SAME_STEP`.
 
     Args:
         num_steps: T.
@@ -33,78 +34,47 @@ class RolloutRecorder:
     def __init__(
         self, num_steps: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        self._shape, self._action_space = (num_steps, num_envs), action_space
+        self._num_steps, self._action_dtype = num_steps, action_space.dtype
+        self._recorder = RolloutRecorder(num_steps, num_envs)
         self._last = np.zeros((num_envs, *(observation_space.shape or ())), observation_space.dtype)
-        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
-        self._ids = np.arange(num_envs)
-        self._begin()
-
-    def _begin(self) -> None:
-        shape, space = self._shape, self._action_space
-        self._step = 0
-        self._observations = np.zeros((shape[0] + 1, *self._last.shape), self._last.dtype)
-        self._columns: dict[str, NDArray[Any]] = {
-            "actions": np.zeros((*shape, *(space.shape or ())), space.dtype),
-            "rewards": np.zeros(shape),
-            "terminated": np.zeros(shape, np.bool_),
-            "truncated": np.zeros(shape, np.bool_),
-            "is_reset": np.ones(shape, np.bool_),
-        }
-        self._ended: list[tuple[NDArray[Any], ...]] = []
+        self._episodes = EpisodeStats(num_envs, AutoresetMode.SAME_STEP)
+        self._episodes.begin()
 
     def __len__(self) -> int:
-        return self._step
+        return self._recorder.num_steps
 
     @property
     def is_full(self) -> bool:
         """True once T steps are recorded."""
-        return self._step == self._shape[0]
+        return len(self) == self._num_steps
 
     def add(self, transitions: Transitions) -> None:
         """Record a step: at most one transition of each sub-environment."""
-        rows = transitions.env_indices
-        self._observations[self._step, rows] = transitions.observations
-        for name in _OF_TRANSITIONS:
-            self._columns[name][self._step, rows] = getattr(transitions, name)
-        self._columns["is_reset"][self._step, rows] = False
+        rows, flags = transitions.env_indices, np.array((transitions.terminated, transitions.truncated))
+        self._recorder.begin(np.asarray(transitions.observations, self._last.dtype), rows)
+        actions = np.asarray(transitions.actions, self._action_dtype)
+        columns = {"actions": actions, "rewards": transitions.rewards, "terminated": flags[0], "truncated": flags[1]}
+        self._recorder.end(columns, rows)
         self._last[rows] = transitions.next_observations
-        self._returns[rows] += transitions.rewards
-        self._lengths[rows] += 1
-        self._step += 1
-        self._end(rows[transitions.ended])
+        if self._episodes.on_step(transitions.rewards, flags, rows) is not None:
+            episodes = self._episodes.ended_episodes()
+            self._end(episodes._replace(rows=rows[episodes.rows]))
 
     def cut(self, env_indices: NDArray[np.int64]) -> None:
         """End the running episodes of some sub-environments, as truncated after their last step."""
-        if self._step:  # else their last step lies in a rollout that was taken
-            flags = [self._columns[name][self._step - 1] for name in ("terminated", "is_reset", "truncated")]
-            rows = env_indices[~np.any(flags, axis=0)[env_indices]]
-            flags[2][rows] = True
-            self._end(rows)
-        self._begin_episodes(env_indices)
+        rows, status = self._recorder.truncate(env_indices), self._episodes.status()
+        if len(rows):
+            self._end(
+                EndedEpisodes(rows, status.returns[rows], status.lengths[rows], np.zeros(len(rows)), status.ids[rows])
+            )
+        self._episodes.begin(env_indices[status.lengths[env_indices] > 0].tolist())
 
-    def _end(self, rows: NDArray[np.int64]) -> None:
-        """Record the episodes that ended in the last step."""
-        totals = self._returns[rows], self._lengths[rows], self._ids[rows]
-        self._ended.append((np.full(len(rows), self._step - 1), rows, *totals, self._last[rows]))
-        self._begin_episodes(rows)
-
-    def _begin_episodes(self, rows: NDArray[np.int64]) -> None:
-        rows = rows[self._lengths[rows] > 0]
-        self._returns[rows], self._lengths[rows] = 0.0, 0
-        self._ids[rows] += self._shape[1]
+    def _end(self, episodes: EndedEpisodes) -> None:
+        self._recorder.end_episodes(episodes, self._last[episodes.rows])
 
     def take(self) -> Rollout:
         """Return the rollout of all steps that were recorded, at least one; the next one begins."""
-        columns = {name: column[: self._step] for name, column in self._columns.items()}
-        observations, is_reset = self._observations[: self._step + 1], columns["is_reset"]
-        observations[-1] = self._last
-        if is_reset.any() and not is_reset.all():
-            filler = observations[np.unravel_index(is_reset.argmin(), is_reset.shape)]
-            observations[:-1][is_reset], observations[-1][is_reset[-1]] = filler, filler
-        steps, rows, returns, lengths, ids, finals = map(np.concatenate, zip(*self._ended, strict=True))
-        episodes = RolloutEpisodes(steps, rows, returns, lengths, ids, finals, {})
-        self._begin()
-        return Rollout(observations, **columns, infos={}, gather=lambda: episodes)
+        return self._recorder.take(self._last)
 
 
 class Collector:

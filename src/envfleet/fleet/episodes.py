@@ -111,8 +111,20 @@ class EpisodeStats:
     def shape_rewards(self, shape: tuple[int, ...]) -> None:
         """Set the shape of a reward, `()` for numbers; called before the first episode."""
         self._returns = np.zeros((self._num_envs, *shape))
+        self._view()
+
+    def _view(self) -> None:
         arrays: tuple[Any, ...] = self._counts, self._born, self._returns, self._begun_s
         self._cells: list[Any] = [memoryview(array) if array.ndim == 1 else array for array in arrays]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to copy or pickle, without views of the arrays."""
+        return {name: value for name, value in self.__dict__.items() if name != "_cells"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.__dict__.update(state)
+        self._view()
 
     @property
     def ended(self) -> NDArray[np.bool_]:

@@ -33,7 +33,8 @@ from envfleet.fleet.engine import (
 from envfleet.fleet.evaluating import play_episodes
 from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
-from envfleet.fleet.rollout import Rollout, step_rollout
+from envfleet.fleet.rollout import Rollout
+from envfleet.fleet.rollout_loop import step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.html import html_table
 

@@ -19,7 +19,8 @@ from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
 from envfleet.fleet.nested import map_arrays
-from envfleet.fleet.rollout import Rollout, check_rollout, step_rollout
+from envfleet.fleet.rollout import Rollout
+from envfleet.fleet.rollout_loop import check_rollout, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.kernels.batch_base import BatchBase, BatchState, to_episodes
 from envfleet.kernels.devices import make_batch

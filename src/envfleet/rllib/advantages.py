@@ -48,10 +48,11 @@ class EstimateAdvantages(ConnectorV2):
         advantages, is_sample = torch.zeros_like(values), torch.zeros_like(values, dtype=torch.bool)
         start = 0
         for rollout in episodes:
-            part = slice(start, start + rollout.valid.size)
+            valid = rollout.valid.reshape(-1)
+            part = slice(start, start + len(valid))
             advantages[part] = self._advantages(rollout, columns, values, part)
-            is_sample[part] = torch.tensor(rollout.valid.reshape(-1))
-            start = part.stop + rollout.shape[1] + len(rollout.cut_rows)
+            is_sample[part] = torch.tensor(valid)
+            start = part.stop + rollout.shape[1] + len(rollout.cut_episodes)
         kept, rows = advantages[is_sample], self._rows(is_sample)
         normalized = (advantages - kept.mean()) / kept.std(correction=0).clamp(min=1e-4)
         chosen = tree.map_structure(lambda column: column[rows], columns)
@@ -64,8 +65,9 @@ class EstimateAdvantages(ConnectorV2):
         shape, num_envs = rollout.shape, rollout.shape[1]
         # Values of the next step are N rows later; those of the last observations follow the last step.
         next_values = values[part.start + num_envs : part.stop + num_envs].clone().view(shape)
-        places = torch.tensor(rollout.cut_steps), torch.tensor(rollout.cut_rows)
-        next_values[places] = values[part.stop + num_envs :][: len(rollout.cut_rows)]
+        cut = rollout.cut_episodes
+        places = torch.tensor(cut.steps), torch.tensor(cut.env_indices)
+        next_values[places] = values[part.stop + num_envs :][: len(cut)]
         tensors = (
             columns[Columns.REWARDS][part].view(shape).double(), values[part].view(shape), next_values,
             columns[Columns.TERMINATEDS][part].view(shape), columns[Columns.TRUNCATEDS][part].view(shape),

@@ -59,8 +59,8 @@ class UnpackRollouts(ConnectorV2):
         parts = []
         for rollout in episodes:
             flat = tree.map_structure(lambda column: column.reshape(-1, *column.shape[2:]), rollout.columns)
-            observations = tree.map_structure(_join, rollout.last_observations, rollout.final_observations)
-            count = rollout.shape[1] + len(rollout.cut_rows)
+            observations = tree.map_structure(_join, rollout.last_observations, rollout.cut_episodes.observations)
+            count = rollout.shape[1] + len(rollout.cut_episodes)
             padding = tree.map_structure(lambda column: np.zeros((count, *column.shape[1:]), column.dtype), flat)  # noqa: B023
             parts += [flat, {**padding, Columns.OBS: observations}]
         return {**batch, DEFAULT_MODULE_ID: tree.map_structure(_join, *parts)}

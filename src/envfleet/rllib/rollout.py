@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,34 +13,56 @@ from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-_OF_EVERY_STEP = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedRollout:
-    """T steps of N sub-environments, with the interface that RLlib expects of an episode.
+    """View of a rollout with the interface that RLlib expects of an episode.
 
     It has a length, counts steps, and can be sliced for several Learners. A slice ends between sub-environments, or
     within one by masking: both parts then keep its whole trajectory, so that advantages do not depend on the slice.
 
     Attributes:
-        columns: Arrays `(T, N, …)` under RLlib's names: `obs` (input of the module) and `actions` (its output), nested
-            as their spaces are, `rewards` (float32), `terminateds` and `truncateds` (bool), and further outputs of
-            module and connectors, such as `action_logp`.
-        valid: Steps that are samples to train on, bool `(T, N)`.
-        last_observations: Observations after the last step, `(N, …)`.
-        cut_steps: Steps of truncations whose last observation is not in `columns` (`SAME_STEP`), int64 `(K,)`.
-        cut_rows: Sub-environments of these truncations, int64 `(K,)`.
-        final_observations: Last observations of these episodes, `(K, …)`.
+        rollout: The rollout. Observations are the module's inputs and actions its outputs, `outputs` are its further
+            ones under RLlib's names, such as `action_logp`. Steps that are not samples are marked in `is_reset`. Where
+            an episode terminates, the last observation is not recorded: `episodes` repeat the one before.
+        hides_ends: True if last observations are only in `rollout.episodes` (`SAME_STEP`).
     """
 
-    columns: dict[str, Any]
-    valid: NDArray[np.bool_]
-    last_observations: Any
-    cut_steps: NDArray[np.int64]
-    cut_rows: NDArray[np.int64]
-    final_observations: Any
+    rollout: Rollout
+    hides_ends: bool
     is_numpy: bool = True
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Arrays `(T, N, …)` under RLlib's names; all but `rewards` (float32) are views."""
+        rollout = self.rollout
+        return {
+            Columns.OBS: rollout.observations,
+            Columns.ACTIONS: rollout.actions,
+            **rollout.outputs,
+            Columns.REWARDS: rollout.rewards.astype(np.float32),
+            Columns.TERMINATEDS: rollout.terminated,
+            Columns.TRUNCATEDS: rollout.truncated,
+        }
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Steps that are samples to train on, bool `(T, N)`."""
+        return ~self.rollout.is_reset
+
+    @property
+    def last_observations(self) -> Any:
+        """Observations after the last step, `(N, …)`."""
+        return self.rollout.last_observations
+
+    @functools.cached_property
+    def cut_episodes(self) -> RolloutEpisodes:
+        """Truncated episodes whose last observations are not in `columns`."""
+        episodes = self.rollout.episodes
+        is_cut = ~self.rollout.terminated[episodes.steps, episodes.env_indices] & self.hides_ends
+        return episodes.select(is_cut)
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.valid))
@@ -55,7 +78,7 @@ class PackedRollout:
     @property
     def shape(self) -> tuple[int, int]:
         """T and N."""
-        num_steps, num_envs = self.valid.shape
+        num_steps, num_envs = self.rollout.is_reset.shape
         return num_steps, num_envs
 
     def __getitem__(self, samples: slice) -> PackedRollout:
@@ -71,17 +94,10 @@ class PackedRollout:
         num_steps, num_envs = self.shape
         chosen = np.flatnonzero(self.valid.T)[samples]  # (T, N) -> (N * T,)
         first, stop = (chosen[0] // num_steps, chosen[-1] // num_steps + 1) if len(chosen) else (0, 0)
-        valid = np.zeros((num_envs, num_steps), np.bool_)
-        valid.reshape(-1)[chosen] = True
-        kept = (self.cut_rows >= first) & (self.cut_rows < stop)
-        return PackedRollout(
-            columns=tree.map_structure(lambda column: column[:, first:stop], self.columns),
-            valid=valid.T[:, first:stop],
-            last_observations=tree.map_structure(lambda column: column[first:stop], self.last_observations),
-            cut_steps=self.cut_steps[kept],
-            cut_rows=self.cut_rows[kept] - first,
-            final_observations=tree.map_structure(lambda column: column[kept], self.final_observations),
-        )
+        is_reset = np.ones((num_envs, num_steps), np.bool_)
+        is_reset.reshape(-1)[chosen] = False
+        part = dataclasses.replace(self.rollout.of_envs(first, stop), is_reset=is_reset.T[:, first:stop])
+        return PackedRollout(part, self.hides_ends)
 
     def to_episodes(self, observation_space: Space[Any], action_space: Space[Any]) -> list[SingleAgentEpisode]:
         """Convert to RLlib's episodes, exactly but slowly: for inspection and comparison.
@@ -92,16 +108,16 @@ class PackedRollout:
             observation_space: Space of the module's observations of one sub-environment.
             action_space: Space of one sub-environment's actions.
         """
-        observations, actions, rewards, terminated, truncated = (self.columns[name] for name in _OF_EVERY_STEP)
-        extras = {name: column for name, column in self.columns.items() if name not in _OF_EVERY_STEP}
+        rollout, cut = self.rollout, self.cut_episodes
+        observations, actions, terminated = rollout.observations, rollout.actions, rollout.terminated
 
         def following(column: NDArray[Any], last: NDArray[Any], finals: NDArray[Any]) -> NDArray[Any]:
             shifted = np.concatenate([column[1:], last[None]])
             shifted[terminated] = column[terminated]
-            shifted[self.cut_steps, self.cut_rows] = finals
+            shifted[cut.steps, cut.env_indices] = finals
             return shifted
 
-        next_observations = tree.map_structure(following, observations, self.last_observations, self.final_observations)
+        next_observations = tree.map_structure(following, observations, rollout.last_observations, cut.observations)
         episodes = []
         for row in range(self.shape[1]):
             episode: SingleAgentEpisode | None = None
@@ -113,10 +129,10 @@ class PackedRollout:
                 episode.add_env_step(
                     observation=_item(next_observations, place),
                     action=_item(actions, place),
-                    reward=float(rewards[place]),
+                    reward=float(np.float32(rollout.rewards[place])),
                     terminated=bool(terminated[place]),
-                    truncated=bool(truncated[place]),
-                    extra_model_outputs=_item(extras, place),
+                    truncated=bool(rollout.truncated[place]),
+                    extra_model_outputs=_item(rollout.outputs, place),
                 )
                 if episode.is_done:
                     episode = None

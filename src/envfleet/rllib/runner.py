@@ -30,7 +30,10 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.episodes import EndedEpisodes
+from envfleet.fleet.nested import map_arrays
 from envfleet.fleet.outcomes import final_observations, find_resets
+from envfleet.fleet.rollout_recorder import RolloutRecorder
 from envfleet.rllib.connectors import actions_for_env
 from envfleet.rllib.dense import fuse_dense_layers
 from envfleet.rllib.fleets import independent_seed, make_packed_fleet
@@ -47,7 +50,6 @@ from envfleet.rllib.internals import (
 from envfleet.rllib.passes import in_parts
 from envfleet.rllib.pieces import PieceTimes
 from envfleet.rllib.rollout import PackedRollout
-from envfleet.rllib.rollout_recorder import RolloutRecorder
 
 
 class _NoEpisode(SingleAgentEpisode):
@@ -141,20 +143,25 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         if force_reset or num_episodes is not None or self._needs_initial_reset:
             self._reset(explore)
         expected = 256 if num_timesteps is None else -(-num_timesteps // self.num_envs)
-        recorder, num_ended = RolloutRecorder(expected), 0
+        recorder, num_samples, num_ended = RolloutRecorder(expected, self.num_envs), 0, 0
         most_samples = math.inf if num_timesteps is None else num_timesteps
         quotas = np.full(self.num_envs, sys.maxsize)  # episodes still to play in each sub-environment
         if num_episodes is not None:
             quotas[:] = num_episodes // self.num_envs
             quotas[: num_episodes % self.num_envs] += 1
         self._needs_initial_reset = True  # stays so if a step fails
-        while recorder.num_samples < most_samples and quotas.any():
-            num_ended += self._step(recorder, quotas, explore, random_actions)
+        while num_samples < most_samples and quotas.any():
+            outputs, actions = self._choose(num_samples, explore, random_actions)
+            is_sample, ended = self._step(recorder, quotas > 0, outputs, actions, explore)
+            num_samples += int(np.count_nonzero(is_sample))
+            num_ended += 0 if ended is None else self._count(ended, is_sample, quotas)
         self._needs_initial_reset = num_episodes is not None
-        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=recorder.num_samples)
-        self._increase_sampled_metrics(recorder.num_samples, num_ended)
+        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=num_samples)
+        self._increase_sampled_metrics(num_samples, num_ended)
         self._times.log(self.metrics)
-        return [recorder.finish(self._seen)] if recorder.num_steps else []
+        if not recorder.num_steps:
+            return []
+        return [PackedRollout(recorder.take(self._seen), self.env.autoreset_mode is AutoresetMode.SAME_STEP)]
 
     def _reset(self, explore: bool) -> None:
         # Passed to connector pieces next to a batch.
@@ -192,32 +199,53 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         pipeline = self._module_to_env
         return self._times.run(pipeline, MODULE_TO_ENV_CONNECTOR, outputs, explore=explore, **self._context)
 
-    def _step(self, recorder: RolloutRecorder, quotas: NDArray[np.int64], explore: bool, random_actions: bool) -> int:
-        """Step once and record it; return the number of wanted episodes that ended."""
+    def _choose(self, num_samples: int, explore: bool, random_actions: bool) -> tuple[dict[str, Any], Any]:
+        """Return the columns to record of the next actions, and the actions for the environments."""
         if random_actions:
             actions = self.env.action_space.sample()
-            outputs = {Columns.ACTIONS: actions}
-        else:
-            outputs = self._act(recorder.num_samples, explore)
-            actions = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])  # a custom piece may set others
-            if self.config.normalize_actions or self.config.clip_actions:  # as in RLlib, which overwrites them then
-                actions = actions_for_env(outputs[Columns.ACTIONS], self.env.single_action_space, self.config)
-        recorder.begin({Columns.OBS: self._seen, **outputs})
+            return {Columns.ACTIONS: actions}, actions
+        outputs = self._act(num_samples, explore)
+        actions = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])  # a custom piece may set others
+        if self.config.normalize_actions or self.config.clip_actions:  # as in RLlib, which overwrites them then
+            actions = actions_for_env(outputs[Columns.ACTIONS], self.env.single_action_space, self.config)
+        return outputs, actions
+
+    def _step(
+        self,
+        recorder: RolloutRecorder,
+        is_wanted: NDArray[np.bool_],
+        outputs: dict[str, Any],
+        actions: Any,
+        explore: bool,
+    ) -> tuple[NDArray[np.bool_], EndedEpisodes | None]:
+        """Step once and record it; return the rows that are samples, and the episodes that ended, if any did."""
+        recorder.begin(self._seen, **outputs)
+        before, engine = recorder.observations, self.env.engine
         with self._times.measuring((ENV_STEP_TIMER,)):
             observations, rewards, terminated, truncated, _ = self.env.step(actions)
-        is_sample = ~find_resets(self.env.engine) & (quotas > 0)
-        flags = {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: truncated}
-        recorder.end(is_sample, {Columns.REWARDS: rewards.astype(np.float32), **flags})
-        cut = np.flatnonzero(truncated & ~terminated)
-        if len(cut) and self.env.autoreset_mode is AutoresetMode.SAME_STEP:
-            finals = final_observations(self.env.engine, observations, cut)
-            recorder.add_finals(cut, _to_numpy(self._to_module(finals, explore)[Columns.OBS]))
-        self._see(observations, explore)
-        return self._count(is_sample, quotas) if (terminated | truncated).any() else 0
+        is_sample = ~find_resets(engine) & is_wanted
+        recorder.end({"rewards": rewards, "terminated": terminated, "truncated": truncated, "is_reset": ~is_sample})
+        if not (terminated | truncated).any():
+            self._see(observations, explore)
+            return is_sample, None
+        ended, hides_ends = engine.ended_episodes(), self.env.autoreset_mode is AutoresetMode.SAME_STEP
+        last_observations = map_arrays(before, lambda array: array[ended.rows])
+        is_cut = ~terminated[ended.rows]
+        if hides_ends and is_cut.any():
+            finals = self._to_module(final_observations(engine, observations, ended.rows[is_cut]), explore)
 
-    def _count(self, is_sample: NDArray[np.bool_], quotas: NDArray[np.int64]) -> int:
+            def replace(array: NDArray[Any], final: NDArray[Any]) -> None:
+                array[is_cut] = final
+
+            map_arrays(last_observations, replace, _to_numpy(finals[Columns.OBS]))
+        self._see(observations, explore)
+        if not hides_ends:
+            last_observations = map_arrays(self._seen, lambda array: array[ended.rows])
+        recorder.end_episodes(ended, last_observations)
+        return is_sample, ended
+
+    def _count(self, ended: EndedEpisodes, is_sample: NDArray[np.bool_], quotas: NDArray[np.int64]) -> int:
         """Store return and length of the wanted episodes that ended in the last step; return their number."""
-        ended = self.env.engine.ended_episodes()
         wanted = is_sample[ended.rows]
         quotas[ended.rows] -= wanted
         columns = (column[wanted].tolist() for column in (ended.lengths, ended.returns, ended.seconds))

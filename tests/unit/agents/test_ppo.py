@@ -213,7 +213,7 @@ def test_tanh_is_that_of_numpy() -> None:
 
 
 def test_resets_are_not_looked_at() -> None:
-    """A `RolloutRecorder` leaves zeros there, which may be no action: choices that begin with 2 were an error."""
+    """A `TransitionRecorder` leaves zeros there, which may be no action: choices that begin with 2 were an error."""
     agent, _, rollout = a_pair("relu", is_discrete=True)
     rollout.is_reset[3, 2:5] = True
     metrics = agent.update(dataclasses.replace(rollout, actions=np.where(rollout.is_reset, 0, rollout.actions)))

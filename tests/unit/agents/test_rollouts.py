@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.agents.rollouts import RolloutRecorder
+from envfleet.agents.rollouts import TransitionRecorder
 from envfleet.agents.transitions import Transitions
 
 
 def test_episodes_that_nobody_finishes_leave_nothing_to_the_next() -> None:
     """Cut right after a rollout was taken: what they had so far is not the next episodes'."""
-    recorder = RolloutRecorder(2, 1, spaces.Box(0, 1, (1,)), spaces.Discrete(2))
+    recorder = TransitionRecorder(2, 1, spaces.Box(0, 1, (1,)), spaces.Discrete(2))
 
     def add(ends: bool) -> None:
         flag, nothing = np.array([ends]), np.array([False])
@@ -31,7 +31,7 @@ def test_episodes_that_nobody_finishes_leave_nothing_to_the_next() -> None:
 
 
 def test_a_failed_step_is_left_out_and_ends_its_episode() -> None:
-    recorder = RolloutRecorder(3, 2, spaces.Box(0, 9, (1,)), spaces.Discrete(2))
+    recorder = TransitionRecorder(3, 2, spaces.Box(0, 9, (1,)), spaces.Discrete(2))
 
     def add(*rows: int) -> None:
         flags, index = np.zeros((2, len(rows)), np.bool_), np.array(rows)
@@ -55,7 +55,7 @@ def test_a_failed_step_is_left_out_and_ends_its_episode() -> None:
 
 
 def test_rows_that_nobody_has_hold_observations_of_the_space() -> None:
-    recorder = RolloutRecorder(2, 3, spaces.Discrete(70, start=5), spaces.Discrete(2))
+    recorder = TransitionRecorder(2, 3, spaces.Discrete(70, start=5), spaces.Discrete(2))
     for _ in range(2):
         flags, row = np.zeros((2, 1), np.bool_), np.array([1])
         recorder.add(Transitions(np.array([6]), np.zeros(1, int), np.ones(1), flags[0], flags[1], np.array([7]), row))

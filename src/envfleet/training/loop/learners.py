@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.agents import Agent, OffPolicyAgent, RolloutAgent, RolloutRecorder, Transitions
+from envfleet.agents import Agent, OffPolicyAgent, RolloutAgent, TransitionRecorder, Transitions
 from envfleet.agents.off_policy import LearningResult
 from envfleet.training.plan import RunPlan
 
@@ -175,7 +175,7 @@ class RolloutLearner:
 
     def __init__(self, agent: RolloutAgent[Any], num_steps: int) -> None:
         space: Any = agent.action_space
-        self._agent, self._rollouts = agent, RolloutRecorder(num_steps, agent.num_envs, agent.packing.space, space)
+        self._agent, self._rollouts = agent, TransitionRecorder(num_steps, agent.num_envs, agent.packing.space, space)
 
     @property
     def num_updates(self) -> int:
