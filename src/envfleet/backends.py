@@ -22,7 +22,7 @@ from envfleet.options import Options
 from envfleet.registry import ENVIRONMENTS
 from envfleet.sources import Blueprint, kernel_spec, names_kernel
 from envfleet.workers.engine import WorkersEngine
-from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.shared import read_shared
 from envfleet.workers.transport import Transport
 

@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkersUnplaced
 from envfleet.testing import FaultyEnv
 from envfleet.testing.compare import mismatches
-from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.transports.ray.transport import RayTransport
 
 OVERRUN_S = 3.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from envfleet import errors
 from envfleet.fleet import engine as seam
-from envfleet.workers.env_group import ResetPlan, RowState
+from envfleet.workers.messages import ResetPlan, RowState
 
 Spans = Sequence[range]
 """Rows of each worker."""

@@ -32,7 +32,8 @@ from envfleet.workers.board import BUSY_NS, COLUMNS, FLAGS, MAIL, STEPS, TABLE, 
 from envfleet.workers.columns import ColumnReader
 from envfleet.workers.division import check_states, messages_of, split
 from envfleet.workers.env_checks import batch_spaces
-from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply
+from envfleet.workers.env_group import EnvGroup
+from envfleet.workers.messages import GroupPlan, Reply
 from envfleet.workers.partial import PartialSteps
 from envfleet.workers.replay import write_replay
 from envfleet.workers.state import rng_state_of

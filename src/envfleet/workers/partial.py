@@ -28,7 +28,7 @@ from envfleet.errors import EnvfleetError
 from envfleet.fleet.engine import Rows
 from envfleet.workers.arrays import FleetArrays
 from envfleet.workers.board import ASKED, DONE, FLAGS, MAIL, Verb
-from envfleet.workers.env_group import Reply
+from envfleet.workers.messages import Reply
 from envfleet.workers.worker_pool import WorkerPool
 
 _LOOK_NS = 1_000_000_000

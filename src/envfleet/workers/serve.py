@@ -17,9 +17,10 @@ from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import ASKED, ASLEEP, COLUMNS, DONE, FLAGS, IS_ORDERED, MAIL, Verb
 from envfleet.workers.columns import Table
-from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply
+from envfleet.workers.env_group import EnvGroup
 from envfleet.workers.failures import make_failure
 from envfleet.workers.memory import Mail
+from envfleet.workers.messages import GroupPlan, Reply
 from envfleet.workers.shared import Form
 
 _VERBS = tuple(Verb)

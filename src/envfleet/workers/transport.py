@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from envfleet.errors import EnvfleetError
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import Line, Waiter
-from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.memory import Mail
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.serve import Server
 
 

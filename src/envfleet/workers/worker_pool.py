@@ -30,7 +30,7 @@ from envfleet.options import Options
 from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec
 from envfleet.workers.board import ASKED, ASLEEP, DONE, FLAGS, IS_ORDERED, Verb
-from envfleet.workers.env_group import GroupInfo, GroupPlan, Reply
+from envfleet.workers.messages import GroupInfo, GroupPlan, Reply
 from envfleet.workers.transport import Transport
 
 _BUDGET_WINDOW_S = 3600.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.transports.far import FarWorker, start_far_worker
 from envfleet.workers.transports.launch import WorkerProcess
 from envfleet.workers.transports.process import ProcessTransport

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from envfleet.workers.board import ASKED, ASLEEP, DONE, Waiter
-from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.serve import Server
 from envfleet.workers.transports.local import LocalTransport
 

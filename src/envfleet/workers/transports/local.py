@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import Waiter, lines_of
-from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.memory import HeapMail
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.serve import Place, WorkerContext
 from envfleet.workers.transport import Transport
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from envfleet.errors import StartTimeout
 from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.memory import FileMail, NamelessFile
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.serve import Place
 from envfleet.workers.shared import form_of, put_shared
 from envfleet.workers.transport import Transport

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from envfleet.workers.board import ASKED, Verb, Waiter
-from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.serve import Server
 from envfleet.workers.transports.local import LocalTransport
 

@@ -22,7 +22,7 @@ from envfleet.fleet.checks import check_seconds
 from envfleet.options import Options
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import ASKED, DONE
-from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.messages import GroupPlan
 from envfleet.workers.serve import Place
 from envfleet.workers.transports.far import FarWorker, Link
 from envfleet.workers.transports.process import ProcessTransport
