@@ -56,12 +56,13 @@ class PartialSteps:
         batch_size: Number of rows that `recv` waits for.
 
     Attributes:
+        pool: Workers of the fleet.
         worker_of: Worker of each row, int64 `(num_envs,)`.
     """
 
     def __init__(self, pool: WorkerPool, arrays: FleetArrays, batch_size: int) -> None:
         num_envs = len(arrays.row_asked)
-        self._pool, self._arrays, self._batch_size = pool, arrays, batch_size
+        self.pool, self._arrays, self._batch_size = pool, arrays, batch_size
         self.worker_of = np.repeat(pool.every, [len(rows) for rows in pool.spans])
         self._alone = np.zeros(num_envs, np.bool_)  # under way by their own numbers
         self._there = np.zeros(num_envs, np.bool_)  # done, or to be answered by the owner
@@ -88,11 +89,11 @@ class PartialSteps:
         """Convert a pending full step, so that some rows can be collected before others."""
         self._count += 1
         self._numbers[:] = self._count
-        self._plain = {worker: line[ASKED] for worker, line in enumerate(self._pool.lines)}
+        self._plain = {worker: line[ASKED] for worker, line in enumerate(self.pool.lines)}
 
     def send(self, rows: Rows, objects: Sequence[Sequence[Any]], generation: int) -> None:
         """Start to step rows with actions from the arrays; `objects` are action leaves that are Python objects."""
-        pool, places = self._pool, {row: k for k, row in enumerate(rows.tolist())}
+        pool, places = self.pool, {row: k for k, row in enumerate(rows.tolist())}
         for row, place in places.items() if objects else ():  # first of all, because it may be refused
             pool.transport.requests.put(len(pool.every) + row, [[leaf[place]] for leaf in objects])
         if not self:
@@ -125,7 +126,7 @@ class PartialSteps:
         Raises:
             CallTimeout: `timeout_s` passed.
         """
-        pool = self._pool
+        pool = self.pool
 
         def is_there() -> bool:
             self._look()
@@ -158,12 +159,12 @@ class PartialSteps:
             replies.append(news)
         lost = {row: self._lost.pop(row) for row in self.lost_among(rows)}
         for row in lost:  # its successor may have been lost too, before its episode was seen: one report is enough
-            self._pool.lost.pop(row, None)
+            self.pool.lost.pop(row, None)
         return Collected(replies, lost)
 
     def _look(self) -> None:
         """Update the rows that workers have finished, and rows of lost workers."""
-        pool, arrays = self._pool, self._arrays
+        pool, arrays = self.pool, self._arrays
         if pool.lost:
             plain = set(self._plain)
             for row in list(pool.lost):
@@ -187,7 +188,7 @@ class PartialSteps:
     def _read(self, rows: Sequence[int], worker: int, slot: int) -> dict[int, Reply | EnvfleetError]:
         """Return the reply or the error of a worker, by row."""
         try:
-            reply = self._pool.reply(worker, slot)
+            reply = self.pool.reply(worker, slot)
         except EnvfleetError as error:
             reply = error
         if isinstance(reply, EnvfleetError) or len(rows) == 1:
@@ -197,4 +198,4 @@ class PartialSteps:
     def _lose(self, row: int) -> None:
         """Mark a row of a lost worker as finished."""
         self._alone[row], self._there[row] = False, True
-        self._lost[row] = self._pool.lost.pop(row)
+        self._lost[row] = self.pool.lost.pop(row)

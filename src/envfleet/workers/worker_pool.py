@@ -26,10 +26,11 @@ from typing import Any
 
 from envfleet import errors
 from envfleet.fleet.lifecycle import Lifecycle, refuse
+from envfleet.fleet.stats import WorkerStats
 from envfleet.options import Options
 from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec
-from envfleet.workers.board import ASKED, ASLEEP, DONE, FLAGS, IS_ORDERED, Verb
+from envfleet.workers.board import ASKED, ASLEEP, BUSY_NS, DONE, FLAGS, IS_ORDERED, STEPS, Verb
 from envfleet.workers.messages import GroupInfo, GroupPlan, Reply
 from envfleet.workers.transport import Transport
 
@@ -381,7 +382,27 @@ class WorkerPool:
             errors_by_worker[worker] = self._overruns.pop(worker, died)
         return errors_by_worker
 
-    # ------------------------------------------------------------------------------------------------- closing
+    # ------------------------------------------------------------------------------------- statistics and closing
+
+    def look(self, *, stacks: bool = False) -> tuple[WorkerStats, ...]:
+        """Return statistics of the workers; from any thread.
+
+        Args:
+            stacks: If True, also read the Python stack of each worker.
+        """
+        return tuple(
+            WorkerStats(
+                index=worker,
+                env_indices=self.spans[worker],
+                pid=self.transport.pid(worker),
+                steps=self.lines[worker][STEPS],
+                busy_s=self.lines[worker][BUSY_NS] / 1e9,
+                restarts=self.restarts[worker],
+                place=self.transport.place(worker),
+                stack=self.transport.stack(worker) if stacks else "",
+            )
+            for worker in self.every
+        )
 
     def abort(self) -> None:
         """Kill all workers; a thread that waits for them raises `FleetClosed`."""
