@@ -94,11 +94,11 @@ def test_at_any_moment(backend: Backend, call: str) -> None:
         at = 0
         while Interrupter(at).run(lambda: CALLS[call](fleet)):
             at += STRIDE
-            if fleet._state is Lifecycle.PENDING:  # between two calls of ours
+            if fleet._calls.state is Lifecycle.PENDING:  # between two calls of ours
                 fleet.recv(timeout_s=PATIENCE_S)
-            if fleet._state is Lifecycle.PENDING:
+            if fleet._calls.state is Lifecycle.PENDING:
                 fleet.recv(timeout_s=PATIENCE_S)
-            assert fleet._state in (Lifecycle.READY, Lifecycle.TORN)
+            assert fleet._calls.state in (Lifecycle.READY, Lifecycle.TORN)
             for one, other in zip(expected, run(fleet), strict=True):
                 np.testing.assert_array_equal(one, other, err_msg=f"after an interrupt at {at}")
         assert at > 200

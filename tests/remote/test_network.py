@@ -123,7 +123,7 @@ def test_whatever_the_network_does_each_call_is_made_once(place: Place, seed: in
             try:
                 return call()
             except (ServiceUnreachable, KeyboardInterrupt):
-                assert fleet._state.name in ("READY", "PENDING")
+                assert fleet._calls.state.name in ("READY", "PENDING")
 
     options: dict[str, Any] = {"autoreset_mode": "SAME_STEP", "max_episode_steps": 5}
     with (

@@ -26,12 +26,13 @@ from gymnasium.vector import AutoresetMode
 from envfleet.adapters.originals import raise_original, raising_originals
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending, SubEnvError
 from envfleet.fleet.checks import check_name, check_seconds
-from envfleet.fleet.engine import Batch, Call, Pending, Reset, StepResult
+from envfleet.fleet.engine import Batch, Call, Pending, Reset, StepResult, read_reset
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.lifecycle import Lifecycle
 from envfleet.make import make_engine
 from envfleet.options import AutoresetName, read_options
 
+_ADVICE = "call step_wait() first"
 _CONTEXTS = (None, "forkserver", "spawn", "fork")
 
 
@@ -44,6 +45,7 @@ class _DropInFleet(Fleet):
         with raising_originals():
             engine = make_engine(self.env_fns, None, chosen, {})
         super().__init__(engine, chosen.batch_size)
+        self._calls.on_error = _raise_original
 
     def step(self, actions: Any) -> StepResult:
         """Step every sub-environment once; actions are neither checked nor cast."""
@@ -61,10 +63,10 @@ class _DropInFleet(Fleet):
         observations, rewards, terminated, truncated, infos = result
         return observations, rewards.copy(), terminated.copy(), truncated.copy(), infos
 
-    def _note(self, error: BaseException, before: Lifecycle) -> None:
-        super()._note(error, before)
-        if isinstance(error, SubEnvError):
-            raise_original(error)
+
+def _raise_original(error: BaseException) -> None:
+    if isinstance(error, SubEnvError):
+        raise_original(error)
 
 
 class SyncFleet(_DropInFleet):
@@ -197,6 +199,7 @@ class AsyncFleet(_DropInFleet):
             autoreset_mode=autoreset_mode,
             **options,
         )
+        self._calls.advice = _ADVICE
 
     def step_async(self, actions: Any) -> None:
         """Start to step every sub-environment; actions are neither checked nor cast.
@@ -234,7 +237,7 @@ class AsyncFleet(_DropInFleet):
         Raises:
             CallPending: Another call is pending; also an `AlreadyPendingCallError`.
         """
-        request = self._reset_request = self._read_reset(seed, options)
+        request = self._reset_request = read_reset(seed, options, self.num_envs)
         whole = (Lifecycle.NEW, Lifecycle.TORN) if request.rows is None else ()
         self._start("reset", lambda: self.engine.submit(request), Lifecycle.READY, *whole)
 
@@ -262,41 +265,41 @@ class AsyncFleet(_DropInFleet):
         """Return the answer to a step, which `send` may have started as well as `step_async`."""
         return Pending(lambda timeout_s: self.engine.collect(timeout_s=timeout_s))
 
-    def _advise(self) -> str:
-        return f"call {self._pending}_wait() first"
-
     def _start(self, verb: str, submit: Callable[[], Pending[Any]], *allowed: Lifecycle) -> None:
-        with self._hold(f"{verb}_async()", *allowed):
-            after = self._state if verb == "call" else Lifecycle.READY
+        calls = self._calls
+        with calls.hold(f"{verb}_async()", *allowed):
+            after = calls.state if verb == "call" else Lifecycle.READY
 
             def start() -> None:
                 self._answer = submit()
-                self._pending, self._after, self._under_way[:] = verb, after, True
+                self._pending, self._after, calls.under_way[:] = verb, after, True
+                calls.advice = f"call {verb}_wait() first"
 
-            self._guard(start, Lifecycle.PENDING)
+            calls.run(start, Lifecycle.PENDING)
 
     def _wait(self, verb: str, timeout: float | None) -> Any:
-        is_pending = self._state is Lifecycle.PENDING
-        if (is_pending and self._pending != verb) or self._state in (Lifecycle.NEW, Lifecycle.READY):
+        calls = self._calls
+        is_pending = calls.state is Lifecycle.PENDING
+        if (is_pending and self._pending != verb) or calls.state in (Lifecycle.NEW, Lifecycle.READY):
             when = f"while a {self._pending} is pending" if is_pending else "with nothing pending"
             raise NothingPending(f"{verb}_wait() {when}: call {verb}_async() first", verb)
         if timeout is not None:
             check_seconds("timeout", timeout, is_positive=False)
-        with self._hold(f"{verb}_wait()", Lifecycle.PENDING):
+        with calls.hold(f"{verb}_wait()", Lifecycle.PENDING):
             try:
                 answer = self._steps() if self._answer is None else self._answer
-                result = self._guard(lambda: answer.wait(timeout))
-                self._state = self._after
+                result = calls.run(lambda: answer.wait(timeout))
+                calls.state = self._after
                 return result
             except CallTimeout as error:
                 raise multiprocessing.TimeoutError(
                     f"The call to `{verb}_wait` has timed out after {timeout} second(s)."
                 ) from error
             except BaseException:
-                if self._state is Lifecycle.PENDING:  # the call raised without changing anything
-                    self._state = self._after
+                if calls.state is Lifecycle.PENDING:  # the call raised without changing anything
+                    calls.state = self._after
                 raise
             finally:
-                if self._state is not Lifecycle.PENDING:
-                    self._pending, self._after, self._under_way[:] = "step", Lifecycle.READY, False
-                    self._answer = None
+                if calls.state is not Lifecycle.PENDING:
+                    self._pending, self._after, calls.under_way[:] = "step", Lifecycle.READY, False
+                    self._answer, calls.advice = None, _ADVICE

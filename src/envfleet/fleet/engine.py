@@ -21,7 +21,7 @@ from envfleet.errors import (
     ResetNeeded,
     StateUnsupported,
 )
-from envfleet.fleet.checks import Seeds
+from envfleet.fleet.checks import Seeds, check_mask, check_options, check_seeds
 from envfleet.fleet.episodes import EndedEpisodes, EpisodeStatus
 from envfleet.fleet.lifecycle import Lifecycle
 from envfleet.fleet.stats import FleetStats, Plan
@@ -135,6 +135,25 @@ class Reset(Request[dict[str, Any]]):
     rows: Rows | None = None
     seeds: Seeds = None
     options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None
+
+
+def read_reset(seed: Any, options: Any, num_envs: int) -> Reset:
+    """Return the request for a call of `reset` with these arguments.
+
+    Raises:
+        InvalidArgument: Seeds, mask or options are invalid.
+    """
+    if options is not None:
+        check_options(options, num_envs)
+    rows, seeds = None, check_seeds(seed, num_envs)
+    if isinstance(options, Mapping) and "reset_mask" in options:
+        rows = check_mask(options["reset_mask"], num_envs)
+        options = {name: value for name, value in options.items() if name != "reset_mask"}
+    if rows is None or len(rows) == num_envs:
+        return Reset(None, seeds, options)
+    if isinstance(seeds, list):
+        seeds = [seeds[row] for row in rows.tolist()]
+    return Reset(rows, seeds, options)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,48 +5,48 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 
 
-def play_episodes(
-    fleet: VectorEnv[Any, Any, Any], policy: Any, episodes: int, mode: AutoresetMode
-) -> NDArray[np.float64]:
+def play_episodes(fleet: Any, policy: Any, episodes: int | None) -> NDArray[np.float64]:
     """Play episodes, evenly divided among the sub-environments, so that short ones are not preferred.
 
     Args:
-        fleet: The fleet; it is reset first.
+        fleet: A `Fleet`; it is reset first.
         policy: See `Fleet.evaluate`.
-        episodes: Number of episodes.
-        mode: Autoreset mode of the fleet.
+        episodes: Number of episodes; `None` for those of the fleet's attempt.
 
     Returns:
         Returns, `(episodes,)`; sub-environment `i` played those with the numbers `i`, `i + num_envs`, …
+
+    Raises:
+        InvalidArgument: The number of episodes is missing or differs from the attempt's, or `policy` is not one.
     """
+    fleet.engine.traits.refuse_vector_rewards("an evaluation")
+    count = fleet.engine.traits.attempt_episodes or episodes
+    if count is None or episodes not in (None, count) or count < 1:
+        expected = "at least 1" if count == episodes else f"{count}, those of the attempt, or leave it out"
+        raise InvalidArgument(f"episodes={episodes}: pass {expected}")
     act, begin = read_policy(policy), getattr(policy, "begin", None)
-    num_envs = fleet.num_envs
-    every = np.arange(num_envs)
-    returns, totals = np.zeros(episodes), np.zeros(num_envs)
-    played, resetting = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.bool_)
+    num_envs, mode = fleet.num_envs, fleet.autoreset_mode
+    every, returns, played = np.arange(num_envs), np.zeros(count), np.zeros(num_envs, np.int64)
     observations, _ = fleet.reset()
-    begun = np.ones(num_envs, np.bool_)
-    while (every + played * num_envs < episodes).any():
+    begun, ended = np.ones(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
+    while (every + played * num_envs < count).any():
         if begin is not None and begun.any():
             begin(begun)
-        observations, rewards, terminated, truncated, _ = fleet.step(act(observations))
-        totals += np.where(resetting, 0.0, rewards)
-        ended = (terminated | truncated) & ~resetting
-        places = every + played * num_envs
-        counted = ended & (places < episodes)
-        returns[places[counted]] = totals[counted]
-        played += ended
-        totals[ended] = 0.0
-        if mode is AutoresetMode.NEXT_STEP:
-            begun, resetting = resetting, ended
-            continue
-        begun = ended
+        ended_before = ended
+        observations, _, terminated, truncated, _ = fleet.step(act(observations))
+        ended = terminated | truncated
+        if ended.any():
+            rows, totals = fleet.engine.ended_episodes()[:2]
+            places = rows + played[rows] * num_envs
+            returns[places[places < count]] = totals[places < count]
+            played[rows] += 1
+        begun = ended_before if mode is AutoresetMode.NEXT_STEP else ended
         if mode is AutoresetMode.DISABLED and ended.any():
             observations, _ = fleet.reset(options={"reset_mask": ended})
     return returns

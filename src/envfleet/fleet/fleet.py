@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import threading
 import warnings
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Never, Self, SupportsIndex, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Never, Self, SupportsIndex
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envfleet.errors import CallPending, FleetBroken, InvalidArgument, SubEnvError
-from envfleet.fleet.checks import check_mask, check_name, check_options, check_rows, check_seconds, check_seeds
-from envfleet.fleet.engine import (
-    Answer,
-    Batch,
-    Call,
-    Engine,
-    GetState,
-    Request,
-    Reset,
-    SetAttr,
-    SetState,
-    StepResult,
-)
+from envfleet.errors import InvalidArgument, SubEnvError
+from envfleet.fleet import engine as seam
+from envfleet.fleet.checks import check_name, check_options, check_rows, check_seconds, check_seeds
+from envfleet.fleet.engine import Batch, Engine, Reset, StepResult, read_reset
 from envfleet.fleet.evaluating import play_episodes
+from envfleet.fleet.guard import CallGuard
 from envfleet.fleet.infos import scatter_infos
-from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
+from envfleet.fleet.lifecycle import Lifecycle, refuse_busy
 from envfleet.fleet.rollout import Rollout
 from envfleet.fleet.rollout_loop import step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.html import html_table
 
 CLOSE_TIMEOUT_S = 10.0
-
-Result = TypeVar("Result")
 
 Indices = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -79,9 +64,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     def __init__(self, engine: Engine, batch_size: int | None = None) -> None:
         traits = engine.traits
-        self._state = Lifecycle.NEW
-        self._lock = threading.RLock()
-        self._failure: BaseException | None = None
+        self._calls = CallGuard(engine, "call recv() until it returned them all")
         self.engine = engine
         self._engine_step = engine.step
         self.num_envs = traits.num_envs
@@ -95,11 +78,6 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self.metadata = {**traits.metadata, "autoreset_mode": traits.autoreset_mode}
         self.spec, self.render_mode = traits.env_spec, traits.render_mode
         self.batch_size = batch_size or self.num_envs
-        self._under_way = np.zeros(self.num_envs, np.bool_)
-        if traits.pending_rows is not None:
-            self._state, self._under_way[traits.pending_rows] = Lifecycle.PENDING, True
-        if traits.is_bound_to_process:
-            _fleets.add(self)
 
     # ------------------------------------------------------------------------------------------------ stepping
 
@@ -124,22 +102,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
             SubEnvError: A sub-environment raised.
             WorkerDied: A worker ended.
         """
-        request = self._read_reset(seed, options)
+        request = read_reset(seed, options, self.num_envs)
         call = "reset()" if request.rows is None else "reset() with a mask"
         return self._show_reset(request, self._reset(call, request, _READY))
-
-    def _read_reset(self, seed: Any, options: Any) -> Reset:
-        if options is not None:
-            check_options(options, self.num_envs)
-        rows, seeds = None, check_seeds(seed, self.num_envs)
-        if isinstance(options, Mapping) and "reset_mask" in options:
-            rows = check_mask(options["reset_mask"], self.num_envs)
-            options = {name: value for name, value in options.items() if name != "reset_mask"}
-        if rows is None or len(rows) == self.num_envs:
-            return Reset(None, seeds, options)
-        if isinstance(seeds, list):
-            seeds = [seeds[row] for row in rows.tolist()]
-        return Reset(rows, seeds, options)
 
     def _show_reset(self, request: Reset, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return observations and infos of all rows after a reset."""
@@ -179,12 +144,12 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """Reset rows in one of the `allowed` states; a reset of all rows also repairs a torn fleet."""
         if request.rows is None:
             allowed = _WHOLE
-            if self._state is Lifecycle.PENDING and self.engine.is_stuck:  # what is under way is dropped
+            if self._calls.state is Lifecycle.PENDING and self.engine.is_stuck:  # what is under way is dropped
                 allowed = (*_WHOLE, Lifecycle.PENDING)
-        with self._hold(call, *allowed):
+        with self._calls.hold(call, *allowed):
             if request.rows is not None:
-                self._check_idle(call, request.rows)
-            return self._run(request, _READY if request.rows is None else None)
+                self._calls.check_idle(call, request.rows)
+            return self._calls.request(request, _READY if request.rows is None else None)
 
     def step(self, actions: Any) -> StepResult:
         """Step every sub-environment once.
@@ -203,21 +168,22 @@ class Fleet(VectorEnv[Any, Any, Any]):
             StepTimeout: A sub-environment exceeded `step_timeout_s`.
             ResetNeeded: The fleet was never reset, or an episode has ended and autoreset is `DISABLED`.
         """
-        if not self._lock.acquire(False):
+        calls = self._calls
+        if not calls.lock.acquire(False):
             refuse_busy("step()")
-        if self._state is not _READY:
-            self._lock.release()
-            refuse("step()", self._state, self._failure, self._advise())
-        self._state = _TORN  # what an interruption at any point leaves behind
+        if calls.state is not _READY:
+            calls.lock.release()
+            calls.refuse("step()")
+        calls.state = _TORN  # what an interruption at any point leaves behind
         try:
             result = self._engine_step(actions)
-            self._state = _READY
+            calls.state = _READY
             return result
         except BaseException as error:
-            self._note(error, _READY)
+            calls.note(error, _READY)
             raise
         finally:
-            self._lock.release()
+            calls.lock.release()
 
     def rollout(self, policy: Any, num_steps: int, *, seed: int | None = None, out: Rollout | None = None) -> Rollout:
         """Step every sub-environment `num_steps` times; kernels do it in one compiled call.
@@ -232,10 +198,10 @@ class Fleet(VectorEnv[Any, Any, Any]):
         Returns:
             The steps as arrays `(T, N, …)`.
         """
-        with self._hold("rollout()", _READY):
+        with self._calls.hold("rollout()", _READY):
             engine = self.engine
             run = engine.rollout if engine.traits.has_rollouts else functools.partial(step_rollout, engine)
-            return self._guard(lambda: run(policy, num_steps, seed, out))
+            return self._calls.run(lambda: run(policy, num_steps, seed, out))
 
     def evaluate(self, policy: Any, episodes: int | None = None) -> NDArray[np.float64]:
         """Play whole episodes with a policy, the same number (or one more) in each sub-environment.
@@ -255,12 +221,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         Raises:
             InvalidArgument: The number of episodes is missing or differs from the attempt's, or `policy` is not one.
         """
-        self.engine.traits.refuse_vector_rewards("an evaluation")
-        count = self.engine.traits.attempt_episodes or episodes
-        if count is None or episodes not in (None, count) or count < 1:
-            expected = "at least 1" if count == episodes else f"{count}, those of the attempt, or leave it out"
-            raise InvalidArgument(f"episodes={episodes}: pass {expected}")
-        return play_episodes(self, policy, count, self.engine.traits.autoreset_mode)
+        return play_episodes(self, policy, episodes)
 
     def send(self, actions: Any, env_indices: Indices | None = None) -> None:
         """Start stepping without waiting; `recv` returns the results.
@@ -273,7 +234,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             InvalidArgument: Actions or indices are invalid, or the engine has no partial steps; nothing was sent.
             CallPending: Steps of some of them are pending already.
         """
-        with self._hold("send()", Lifecycle.READY, Lifecycle.PENDING):
+        with self._calls.hold("send()", Lifecycle.READY, Lifecycle.PENDING):
             rows = None if env_indices is None else check_rows(env_indices, self.num_envs)
             if rows is not None and np.array_equal(rows, np.arange(self.num_envs)):
                 rows = None
@@ -282,13 +243,13 @@ class Fleet(VectorEnv[Any, Any, Any]):
                     self.engine.traits.has_partial_steps, f"send() of {len(rows)} of {self.num_envs}", _ALL_AT_ONCE
                 )
             which = slice(None) if rows is None else rows
-            self._check_idle("send()", which)
+            self._calls.check_idle("send()", which)
 
             def submit() -> None:
                 self.engine.send(actions, rows)
-                self._under_way[which] = True
+                self._calls.under_way[which] = True
 
-            self._guard(submit, Lifecycle.PENDING)
+            self._calls.run(submit, Lifecycle.PENDING)
 
     def recv(self, timeout_s: float | None = None, env_indices: Indices | None = None) -> Batch:
         """Wait until sub-environments have stepped.
@@ -306,26 +267,26 @@ class Fleet(VectorEnv[Any, Any, Any]):
             NothingPending: No step is pending.
             CallTimeout: `timeout_s` passed; nothing is lost, call it again.
         """
-        with self._hold("recv()", Lifecycle.PENDING):
+        with self._calls.hold("recv()", Lifecycle.PENDING):
             if timeout_s is not None:
                 check_seconds("timeout_s", timeout_s, is_positive=False)
             rows = None if env_indices is None else check_rows(env_indices, self.num_envs)
-            if rows is not None and not self._under_way[rows].all():
-                idle = rows[~self._under_way[rows]].tolist()
+            if rows is not None and not self._calls.under_way[rows].all():
+                idle = rows[~self._calls.under_way[rows]].tolist()
                 raise InvalidArgument(f"recv(env_indices=…) of {idle}, which are not under way: send() them first")
             if rows is not None and len(rows) < self.num_envs:
                 self._require(
                     self.engine.traits.has_partial_steps, f"recv() of {len(rows)} of {self.num_envs}", _ALL_AT_ONCE
                 )
-            count = None if rows is not None else min(self.batch_size, int(np.count_nonzero(self._under_way)))
+            count = None if rows is not None else min(self.batch_size, int(np.count_nonzero(self._calls.under_way)))
 
             def collect() -> Batch:
                 batch = self.engine.collect(count, rows, timeout_s)
-                self._under_way[batch.env_indices] = False
+                self._calls.under_way[batch.env_indices] = False
                 return batch
 
-            batch = self._guard(collect)
-            self._state = Lifecycle.PENDING if self._under_way.any() else _READY
+            batch = self._calls.run(collect)
+            self._calls.state = Lifecycle.PENDING if self._calls.under_way.any() else _READY
             return batch
 
     # ------------------------------------------------------------------------------------- one sub-environment each
@@ -341,8 +302,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         if not callable(name):
             check_name("call()", name)
-        with self._hold("call()", Lifecycle.NEW, _READY):
-            values = self._run(Call(name, args, kwargs))
+        with self._calls.hold("call()", Lifecycle.NEW, _READY):
+            values = self._calls.request(seam.Call(name, args, kwargs))
             return tuple(values)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -363,8 +324,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
                 f"Values must be a list or tuple with length equal to the number of environments. Got `{len(values)}` "
                 f"values for {self.num_envs} environments. Pass one for each, or one value for all."
             )
-        with self._hold("set_attr()", Lifecycle.NEW, _READY):
-            self._run(SetAttr(name, values))
+        with self._calls.hold("set_attr()", Lifecycle.NEW, _READY):
+            self._calls.request(seam.SetAttr(name, values))
 
     def apply(
         self, function: Callable[..., Any], *args: Any, indices: Indices | None = None, **kwargs: Any
@@ -384,18 +345,18 @@ class Fleet(VectorEnv[Any, Any, Any]):
             InvalidArgument: `function` is not callable, or `indices` are invalid.
             SubEnvError: The function raised in a sub-environment.
         """
-        with self._hold("apply()", Lifecycle.NEW, _READY):
+        with self._calls.hold("apply()", Lifecycle.NEW, _READY):
             self._require(self.engine.traits.has_objects, "apply()", _NO_OBJECTS)
             if not callable(function):
                 raise InvalidArgument(f"apply({function!r}): pass a function that takes a sub-environment")
             rows = None if indices is None else check_rows(indices, self.num_envs)
-            values = self._run(Call(function, args, kwargs, rows))
+            values = self._calls.request(seam.Call(function, args, kwargs, rows))
             return list(values)
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every sub-environment with its `render_mode`; returns one frame each."""
-        with self._hold("render()", _READY):
-            frames = self._run(Call("render"))
+        with self._calls.hold("render()", _READY):
+            frames = self._calls.request(seam.Call("render"))
             return tuple(frames)
 
     @property  # type: ignore[misc]  # as SyncVectorEnv has it
@@ -418,9 +379,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
             SubEnvError: A sub-environment cannot be saved; its cause is `StateUnsupported` if it neither pickles nor
                 defines `get_state`.
         """
-        with self._hold("get_state()", _READY):
+        with self._calls.hold("get_state()", _READY):
             self._require(self.engine.traits.has_states, "get_state()", _NO_STATES)
-            return self._run(GetState(None if indices is None else check_rows(indices, self.num_envs)))
+            return self._calls.request(seam.GetState(None if indices is None else check_rows(indices, self.num_envs)))
 
     def set_state(self, states: Any, indices: Indices | None = None) -> Any:
         """Restore saved sub-environments; they continue exactly as they would have.
@@ -433,9 +394,10 @@ class Fleet(VectorEnv[Any, Any, Any]):
             Their last observations, batched.
         """
         rows = None if indices is None else check_rows(indices, self.num_envs)
-        with self._hold("set_state()", *((_READY,) if rows is not None and len(rows) < self.num_envs else _WHOLE)):
+        is_whole = rows is None or len(rows) == self.num_envs
+        with self._calls.hold("set_state()", *(_WHOLE if is_whole else (_READY,))):
             self._require(self.engine.traits.has_states, "set_state()", _NO_STATES)
-            self._run(SetState(states, rows), _READY)
+            self._calls.request(seam.SetState(states, rows), _READY)
             return self.engine.observe(rows)
 
     # ------------------------------------------------------------------------------------------------- read-outs
@@ -474,7 +436,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
     @property
     def active_count(self) -> int:
         """Number of sub-environments in the middle of an episode."""
-        return 0 if self._state is Lifecycle.NEW else self.num_envs - self.engine.count_ended()
+        return 0 if self._calls.state is Lifecycle.NEW else self.num_envs - self.engine.count_ended()
 
     @property
     def final_observations(self) -> Any:
@@ -495,8 +457,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stack of every worker, by its index. Any thread may call this, even if workers hang."""
-        if self._state is Lifecycle.CLOSED:
-            refuse("stacks()", self._state, None)
+        if self._calls.state is Lifecycle.CLOSED:
+            self._calls.refuse("stacks()")
         self._require(self.engine.traits.has_stacks, "stacks()", "which runs no Python here; see stats()")
         return {worker.index: worker.stack for worker in self.engine.look(stacks=True).workers}
 
@@ -513,62 +475,15 @@ class Fleet(VectorEnv[Any, Any, Any]):
     def __repr__(self) -> str:
         name = self.spec.id if self.spec is not None else self.engine.traits.env_name
         count = "1 sub-environment" if self.num_envs == 1 else f"{self.num_envs:,} sub-environments"
-        where = self.engine.describe()
-        return f"<{type(self).__name__} {name}: {count}, {where}, {self.autoreset_mode.name}, {self._state.value}>"
+        where, state = self.engine.describe(), self._calls.state.value
+        return f"<{type(self).__name__} {name}: {count}, {where}, {self.autoreset_mode.name}, {state}>"
 
     # -------------------------------------------------------------------------------------------------- lifecycle
-
-    @contextlib.contextmanager
-    def _hold(self, call: str, *allowed: Lifecycle) -> Iterator[None]:
-        """Lock the fleet for a call that is valid in the states `allowed`."""
-        if not self._lock.acquire(False):
-            refuse_busy(call)
-        try:
-            if self._state not in allowed:
-                refuse(call, self._state, self._failure, self._advise())
-            yield
-        finally:
-            self._lock.release()
-
-    def _advise(self) -> str:
-        """Return advice on how to finish the pending steps."""
-        return "call recv() until it returned them all"
 
     def _require(self, is_there: bool, call: str, refusal: str) -> None:
         """Raise an error for a call that the engine does not support."""
         if not is_there:
             raise InvalidArgument(f"{call} with backend {self.plan.backend!r}, {refusal}")
-
-    def _check_idle(self, call: str, rows: Any) -> None:
-        if self._under_way[rows].any():
-            busy = np.flatnonzero(self._under_way).tolist()
-            raise CallPending(f"{call}: sub-environments {busy} are under way: {self._advise()}")
-
-    def _run(self, request: Request[Answer], after: Lifecycle | None = None) -> Answer:
-        """Run a request; `after` is the state that it leads to, if it changes."""
-        return self._guard(lambda: self.engine.submit(request).wait(), after)
-
-    def _guard(self, work: Callable[[], Result], after: Lifecycle | None = None) -> Result:
-        """Run `work`; meanwhile the state is `TORN`, which stays if the work is interrupted."""
-        before, self._state = self._state, _TORN
-        try:
-            if after is _READY:  # of all: whatever was under way ends here
-                self._under_way[:] = False
-            result = work()
-            self._state = after or before
-        except BaseException as error:
-            self._note(error, before)
-            raise
-        return result
-
-    def _note(self, error: BaseException, before: Lifecycle) -> None:
-        """Set the state after a failed request."""
-        state = self.engine.state_after(error)
-        if state is Lifecycle.BROKEN:
-            self._failure = error
-        if state in (Lifecycle.BROKEN, Lifecycle.TORN):
-            self._under_way[:] = False
-        self._state = state or before
 
     def close(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
         """Close every sub-environment and stop the workers; idempotent.
@@ -583,21 +498,21 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         if timeout is not None:
             check_seconds("timeout", timeout, is_positive=False)
-        if self._state is Lifecycle.CLOSED:
+        if self._calls.state is Lifecycle.CLOSED:
             return
         if terminate:
             self.engine.abort()  # a thread that is inside the fleet raises an error
-        if not self._lock.acquire(timeout=CLOSE_TIMEOUT_S if terminate else 0):
+        if not self._calls.lock.acquire(timeout=CLOSE_TIMEOUT_S if terminate else 0):
             refuse_busy("close()")
         try:
-            self._state, self.closed = Lifecycle.CLOSED, True
-            self._failure = None  # its traceback refers to the fleet
+            self._calls.state, self.closed = Lifecycle.CLOSED, True
+            self._calls.failure = None  # its traceback refers to the fleet
             failures = self.engine.close(0.0 if terminate else CLOSE_TIMEOUT_S if timeout is None else timeout)
         except BaseException:
             self.engine.close(0.0)  # by force, for it will not be called again
             raise
         finally:
-            self._lock.release()
+            self._calls.lock.release()
         if failures:
             raise SubEnvError(failures)
 
@@ -618,20 +533,12 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     def __del__(self) -> None:
         """Warn about a fleet that was not closed; the engine's finalizer releases its resources."""
-        if getattr(self, "_state", Lifecycle.CLOSED) is not Lifecycle.CLOSED and self.engine.traits.is_bound_to_process:
+        if not hasattr(self, "engine") or self._calls.state is Lifecycle.CLOSED:  # the former after a failed start
+            return
+        if self.engine.traits.is_bound_to_process:
             warnings.warn(
                 f"{self!r} was not closed: call close() or use `with`", ResourceWarning, stacklevel=2, source=self
             )
-
-    def _disown(self) -> None:
-        """Make this fleet unusable in a fork of its process, without touching its workers."""
-        self._state, self._lock = Lifecycle.BROKEN, threading.RLock()
-        self._failure = FleetBroken(
-            f"this fleet belongs to process {os.getppid()}, of which {os.getpid()} is a fork: make a fleet here"
-        )
-
-
-_fleets: weakref.WeakSet[Fleet] = weakref.WeakSet()
 
 
 def replace_engine(fleet: Fleet, engine: Engine, call: str) -> None:
@@ -646,14 +553,7 @@ def replace_engine(fleet: Fleet, engine: Engine, call: str) -> None:
         CallPending: Another thread is in the fleet.
         FleetClosed: The fleet is closed.
     """
-    with fleet._hold(call, *(state for state in Lifecycle if state is not Lifecycle.CLOSED)):  # noqa: SLF001  # this module's own
-        fleet.engine, fleet._engine_step = engine, engine.step  # noqa: SLF001  # the same
-
-
-def _disown_all() -> None:
-    for fleet in list(_fleets):
-        fleet._disown()  # noqa: SLF001  # this module's own
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_all)
+    calls = fleet._calls  # noqa: SLF001  # this module's own
+    with calls.hold(call, *(state for state in Lifecycle if state is not Lifecycle.CLOSED)):
+        fleet.engine = calls.engine = engine
+        fleet._engine_step = engine.step  # noqa: SLF001  # the same

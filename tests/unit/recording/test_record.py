@@ -362,7 +362,7 @@ def test_a_recording_nobody_closes_is_finished(tmp_path: Path) -> None:
 
 def test_another_thread_in_the_fleet(tmp_path: Path) -> None:
     with envfleet.make("CartPole-v1", 2, backend="serial") as fleet:
-        fleet._lock.acquire()
+        fleet._calls.lock.acquire()
         try:
             errors: list[BaseException] = []
 
@@ -376,6 +376,6 @@ def test_another_thread_in_the_fleet(tmp_path: Path) -> None:
             thread.start()
             thread.join()
         finally:
-            fleet._lock.release()
+            fleet._calls.lock.release()
     assert len(errors) == 1
     assert list(tmp_path.iterdir()) == []

@@ -101,7 +101,7 @@ def interrupted_at(count: int, call: Callable[[], Any]) -> bool:
 
 def recover(fleet: Any, call: Callable[[], Any]) -> bool:
     """Make the call again if that is possible, else reset; whether it was possible."""
-    if fleet._state is Lifecycle.TORN:
+    if fleet._calls.state is Lifecycle.TORN:
         fleet.reset()
         return False
     call()
@@ -127,15 +127,15 @@ def test_interrupted_partial_steps_are_made_once(fleet: Any) -> None:
             fleet.reset()
             if verb == "send":
                 is_interrupted = interrupted_at(count, lambda: fleet.send(ONES[:3], [3, 0, 1]))
-                if is_interrupted and fleet._state is not Lifecycle.TORN:
+                if is_interrupted and fleet._calls.state is not Lifecycle.TORN:
                     fleet.send(ONES[:3], [3, 0, 1])
             else:
                 fleet.send(ONES[:3], [3, 0, 1])
                 is_interrupted = interrupted_at(count, fleet.recv)
-            if fleet._state is Lifecycle.TORN:
+            if fleet._calls.state is Lifecycle.TORN:
                 fleet.reset()
             else:
-                if fleet._state is Lifecycle.PENDING:
+                if fleet._calls.state is Lifecycle.PENDING:
                     assert sorted(fleet.recv().env_indices) == [0, 1, 3]
                 assert fleet.step(ONES)[0].ravel().tolist() == [2.0, 2.0, 1.0, 2.0]
             if not is_interrupted:

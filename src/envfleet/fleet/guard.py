@@ -1,0 +1,131 @@
+"""Guard of a fleet's calls: one at a time, in a state that allows it, and each leads to a known state.
+
+Problem. A call may be interrupted at any point (Ctrl-C), may raise, may come from another thread, or from a fork of the
+fleet's process. No later call may then return results of the earlier one.
+
+Solution. A call takes the lock without waiting, and is refused if another thread has it. While it works the state is
+`TORN`, which remains if nothing else is known; the engine says what an error leaves behind. In a fork every fleet
+becomes `BROKEN`.
+
+What remains. `Fleet.step` does the same in its own code, because a context manager would cost more than the checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Never, TypeVar
+
+import numpy as np
+
+from envfleet.errors import CallPending, FleetBroken
+from envfleet.fleet.engine import Answer, Engine, Request
+from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
+
+Result = TypeVar("Result")
+
+
+class CallGuard:
+    """Lock and state of a fleet.
+
+    Args:
+        engine: Engine of the fleet.
+        advice: How to finish the pending steps.
+
+    Attributes:
+        engine: Engine of the fleet.
+        state: State of the fleet.
+        lock: Lock that is held during a call.
+        under_way: Sub-environments that were sent and not yet received, bool `(num_envs,)`.
+        failure: Error that broke the fleet.
+        advice: How to finish the pending steps.
+        on_error: Function that is called with the error of a failed call after the state is set; it may raise another.
+    """
+
+    def __init__(self, engine: Engine, advice: str) -> None:
+        self.engine, self.advice = engine, advice
+        self.state = Lifecycle.NEW
+        self.lock = threading.RLock()  # Ctrl-C must not lock out its own thread
+        self.failure: BaseException | None = None
+        self.on_error: Callable[[BaseException], None] | None = None
+        self.under_way = np.zeros(engine.traits.num_envs, np.bool_)
+        if engine.traits.pending_rows is not None:
+            self.state, self.under_way[engine.traits.pending_rows] = Lifecycle.PENDING, True
+        if engine.traits.is_bound_to_process:
+            _guards.add(self)
+
+    @contextlib.contextmanager
+    def hold(self, call: str, *allowed: Lifecycle) -> Iterator[None]:
+        """Lock the fleet for a call that is valid in the states `allowed`."""
+        if not self.lock.acquire(False):
+            refuse_busy(call)
+        try:
+            if self.state not in allowed:
+                self.refuse(call)
+            yield
+        finally:
+            self.lock.release()
+
+    def refuse(self, call: str) -> Never:
+        """Raise the error for a call that is not possible in the present state."""
+        refuse(call, self.state, self.failure, self.advice)
+
+    def check_idle(self, call: str, rows: Any) -> None:
+        """Check that no steps of some rows are pending.
+
+        Raises:
+            CallPending: There are such rows.
+        """
+        if self.under_way[rows].any():
+            busy = np.flatnonzero(self.under_way).tolist()
+            raise CallPending(f"{call}: sub-environments {busy} are under way: {self.advice}")
+
+    def request(self, request: Request[Answer], after: Lifecycle | None = None) -> Answer:
+        """Carry out a request; `after` is the state that it leads to, if it changes."""
+        return self.run(lambda: self.engine.submit(request).wait(), after)
+
+    def run(self, work: Callable[[], Result], after: Lifecycle | None = None) -> Result:
+        """Run `work`; meanwhile the state is `TORN`, which stays if the work is interrupted."""
+        before, self.state = self.state, Lifecycle.TORN
+        try:
+            if after is Lifecycle.READY:  # of all: whatever was under way ends here
+                self.under_way[:] = False
+            result = work()
+            self.state = after or before
+        except BaseException as error:
+            self.note(error, before)
+            raise
+        return result
+
+    def note(self, error: BaseException, before: Lifecycle) -> None:
+        """Set the state after a request that failed in the state `before`."""
+        state = self.engine.state_after(error)
+        if state is Lifecycle.BROKEN:
+            self.failure = error
+        if state in (Lifecycle.BROKEN, Lifecycle.TORN):
+            self.under_way[:] = False
+        self.state = state or before
+        if self.on_error is not None:
+            self.on_error(error)
+
+    def disown(self) -> None:
+        """Make the fleet unusable in a fork of its process, without touching its workers."""
+        self.state, self.lock = Lifecycle.BROKEN, threading.RLock()
+        self.failure = FleetBroken(
+            f"this fleet belongs to process {os.getppid()}, of which {os.getpid()} is a fork: make a fleet here"
+        )
+
+
+_guards: weakref.WeakSet[CallGuard] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for guard in list(_guards):
+        guard.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
