@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from envfleet.adapters.pettingzoo_game import ParallelGame
 from envfleet.adapters.sb3_infos import spread_infos
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.episodes import EpisodeStats
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import scatter_infos, take_infos
 from envfleet.fleet.layout import SpaceLayout
@@ -61,8 +62,8 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.autoreset_mode, self.metadata, self.render_mode = games.autoreset_mode, games.metadata, games.render_mode
-        self._returns = np.zeros(self.num_envs)
-        self._lengths = np.zeros(self.num_envs, np.int64)
+        # A row that ended waits for the others of its game without steps, so its next episode may begin at once.
+        self._episodes = EpisodeStats(self.num_envs, AutoresetMode.SAME_STEP)
 
     @classmethod
     def make(
@@ -121,7 +122,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
                 )
             options = {**options, "reset_mask": by_game[:, 0]}
         observations, infos = self.games.reset(seed=seed, options=options)
-        self._returns[mask], self._lengths[mask] = 0.0, 0
+        self._episodes.begin(np.flatnonzero(mask).tolist())
         return self._by_row(observations), self._spread(infos)
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
@@ -150,13 +151,12 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         return self._by_row(observations), rewards, terminated, truncated, spread
 
     def _count(self, infos: dict[str, Any], rewards: NDArray[Any], ended: NDArray[Any]) -> None:
-        """Add a step to returns and lengths of the rows, and report the episodes that ended."""
-        self._returns += rewards
-        self._lengths += infos["is_active"]
-        if self._records_episodes and ended.any():
-            infos["episode"] = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._lengths, 0)}
-            infos["_episode"] = ended.copy()
-        self._returns[ended], self._lengths[ended] = 0.0, 0
+        """Add a step of the active rows to their episodes, and report those that ended."""
+        rows = np.flatnonzero(infos["is_active"])
+        flags = np.array((ended[rows], np.zeros(len(rows), np.bool_)))
+        if self._episodes.on_step(rewards[rows], flags, rows) is not None and self._records_episodes:
+            episodes = self._episodes.ended_episodes()
+            infos.update(episodes._replace(rows=rows[episodes.rows]).entries(self.num_envs))
 
     # ------------------------------------------------------------------ games and rows
 
