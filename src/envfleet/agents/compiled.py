@@ -78,12 +78,16 @@ class Workspace(NamedTuple):
 # ---------------------------------------------------------------------- acting
 
 
+_BLOCK_ROWS = 4
+"""Rows that `act` takes at a time: each weight is read once for all of them, and their sums stay in registers."""
+
+
 @compiled
 def act(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
     """Return the outputs of a network, where the outputs of a row do not depend on the other rows.
 
-    BLAS adds the terms of a row in an order that depends on the number of rows. This pass takes one row at a time, so
-    an agent acts the same for one sub-environment as for a thousand.
+    BLAS adds the terms of a row in an order that depends on the number of rows. This pass takes `_BLOCK_ROWS` rows at a
+    time, also where fewer are left, so an agent acts the same for one sub-environment as for a thousand.
 
     Args:
         values: Parameters, `(P,)`.
@@ -94,23 +98,40 @@ def act(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
         Outputs, `(N, outputs)`.
     """
     outputs = np.empty((len(rows), layers[-1, 1]), np.float32)
-    memory = np.empty((2, layers[:, 1].max()), np.float32)
-    for row in range(len(rows)):
-        inputs = rows[row]
+    widest = max(rows.shape[1], layers[:, 1].max())
+    memory = np.zeros((2, _BLOCK_ROWS * widest), np.float32)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = _matrix(memory[1], 0, _BLOCK_ROWS, rows.shape[1])
+        _copy_columns(rows[start : start + _BLOCK_ROWS], block, 0)
         for number in range(layers.shape[0]):
             num_inputs, num_outputs, weight, bias, activation = layers[number]
-            weights = _matrix(values, weight, num_outputs, num_inputs)
-            results = memory[number % 2, :num_outputs]
-            for output in range(num_outputs):
-                total = np.float32(0)
-                for k in range(num_inputs):
-                    total += inputs[k] * weights[output, k]
-                results[output] = total
-            _activate(results.reshape(1, -1), values[bias : bias + num_outputs], activation)
-            inputs = results
-        for output in range(outputs.shape[1]):
-            outputs[row, output] = inputs[output]
+            results = _matrix(memory[number % 2], 0, _BLOCK_ROWS, num_outputs)
+            _multiply_block(block, _matrix(values, weight, num_outputs, num_inputs), results)
+            _activate(results, values[bias : bias + num_outputs], activation)
+            block = results
+        _copy_columns(block[: len(rows) - start], outputs[start:], 0)
     return outputs
+
+
+@part
+def _multiply_block(block: F32, weights: F32, results: F32) -> None:
+    """Multiply `_BLOCK_ROWS` rows by the weights of a layer, `(outputs, inputs)`, two outputs at a time."""
+    row_0, row_1, row_2, row_3 = block[0], block[1], block[2], block[3]
+    for output in range(0, len(weights), 2):
+        other = min(output + 1, len(weights) - 1)  # the same one, if their number is odd
+        one, two = weights[output], weights[other]
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0)
+        for k in range(len(one)):
+            a0 += row_0[k] * one[k]
+            a1 += row_1[k] * one[k]
+            a2 += row_2[k] * one[k]
+            a3 += row_3[k] * one[k]
+            b0 += row_0[k] * two[k]
+            b1 += row_1[k] * two[k]
+            b2 += row_2[k] * two[k]
+            b3 += row_3[k] * two[k]
+        results[0, output], results[1, output], results[2, output], results[3, output] = a0, a1, a2, a3
+        results[0, other], results[1, other], results[2, other], results[3, other] = b0, b1, b2, b3
 
 
 # ---------------------------------------------------------------------- passes
