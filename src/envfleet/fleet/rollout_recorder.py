@@ -146,9 +146,9 @@ class RolloutRecorder:
             last_observations: Observations after the last step, `(N, …)`.
         """
         count, columns, self.columns = self.num_steps, self.columns, {}
-        observations = map_arrays(columns["observations"], lambda array: array[: count + 1])
+        observations = map_arrays(columns["observations"], functools.partial(_trim, count + 1))
         map_arrays(observations, _write_last, last_observations)
-        outputs = {name: map_arrays(columns[name], lambda array: array[:count]) for name in columns}
+        outputs = {name: map_arrays(columns[name], functools.partial(_trim, count)) for name in columns}
         del outputs["observations"]
         results = {name: outputs.pop(name) for name in _RESULTS}
         if self._has_partial_steps:
@@ -193,6 +193,10 @@ class RolloutRecorder:
 
 def _same(episodes: RolloutEpisodes) -> RolloutEpisodes:
     return episodes
+
+
+def _trim(count: int, array: NDArray[Any]) -> NDArray[Any]:
+    return array if len(array) == count else array[:count]
 
 
 def _write_last(array: NDArray[Any], last: NDArray[Any]) -> None:
