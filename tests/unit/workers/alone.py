@@ -11,7 +11,7 @@ from envfleet.fleet.layout import SpaceLayout
 from envfleet.options import read_options
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.builders import EnvBuilder
-from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.messages import GroupPlan
 
 
 def plan_of(env_fns: Sequence[Callable[..., gym.Env[Any, Any]]], first: int = 0, **options: Any) -> GroupPlan:

@@ -16,7 +16,8 @@ from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.faults import PlainError
 from envfleet.workers.arrays import FleetArrays
 from envfleet.workers.board import ROW, STEPS, lines_of
-from envfleet.workers.env_group import EnvGroup, Reply, ResetPlan
+from envfleet.workers.env_group import EnvGroup
+from envfleet.workers.messages import Reply, ResetPlan
 
 FIRST = 3
 """Index in the fleet of the group's first sub-environment."""

@@ -11,7 +11,7 @@ from tests.unit.workers.alone import arrays_of, plan_of
 from envfleet.errors import InvalidArgument
 from envfleet.testing import CountingEnv
 from envfleet.workers.board import ASKED, DONE, FLAGS, MAIL, ROW, Verb
-from envfleet.workers.env_group import GroupInfo, ResetPlan
+from envfleet.workers.messages import GroupInfo, ResetPlan
 from envfleet.workers.transports.inline import InlineTransport
 
 PLAN = plan_of([CountingEnv, CountingEnv])

@@ -12,7 +12,7 @@ from tests.unit.workers.alone import plan_of
 from envfleet.errors import CallTimeout, EnvfleetError, RestartBudgetSpent, SubEnvError
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.workers.board import ASKED, DONE, Verb
-from envfleet.workers.env_group import GroupInfo
+from envfleet.workers.messages import GroupInfo
 from envfleet.workers.transports.inline import InlineTransport
 from envfleet.workers.worker_pool import WorkerPool
 
