@@ -200,3 +200,12 @@ def generalized_advantages(
     for t in range(len(advantages) - 2, -1, -1):
         advantages[t] += np.where(continues[t], weight * advantages[t + 1], 0)
     return advantages, advantages + values
+
+
+def _describe(value: Any) -> str:
+    """Return shapes and dtypes of a nested value."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_describe(part)}' for key, part in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_describe, value))})"
+    return f"{tuple(value.shape)} {value.dtype}"
