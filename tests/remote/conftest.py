@@ -73,10 +73,18 @@ def say_busy(request: httpx.Request, ask: Callable[[], httpx.Response]) -> Answe
     return httpx.Response(503, headers={"Retry-After": "0"}, json={"code": "stopping", "detail": "stopping"})
 
 
+def use_httpx(link: Any) -> None:
+    """Have a link make all its calls by httpx, whose transport tests replace."""
+    if link._hot is not None:
+        link._hot.close()
+        link._hot = None
+
+
 def network_of(fleet: Any, part: int = 0, patience_s: float | None = None) -> Network:
     """Put a network between a fleet and one of its services; calls to that one may get another patience from now on."""
     link = fleet.engine._queues[part].link
     if patience_s is not None:
         link._patience_s = patience_s
+    use_httpx(link)
     link._http._transport = Network(link._http._transport)
     return link._http._transport

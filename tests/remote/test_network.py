@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.remote.conftest import TURBOFAN, Network, Place, lose_reply, lose_request, network_of, say_busy
+from tests.remote.conftest import TURBOFAN, Network, Place, lose_reply, lose_request, network_of, say_busy, use_httpx
 
 import envfleet
 from envfleet.errors import CallPending, InvalidArgument, ServiceRefused, ServiceUnreachable, WireError
@@ -254,6 +254,7 @@ def test_patience_ends_though_the_service_is_silent(place: Place, verb: str) -> 
             fleet = connect(place, patience_s=3600.0, timeout_s=3600.0)
             fleet.reset()
             link = fleet.engine._queues[0].link
+            use_httpx(link)
             link._http.base_url = address
             if verb == "step":
                 link._patience_s = 1.0
@@ -334,6 +335,7 @@ def test_a_service_that_takes_long_to_make_a_fleet_is_waited_for(place: Place, m
     class SlowLink(ServiceLink):
         def __init__(self, *args: Any, **more: Any) -> None:
             super().__init__(*args, **more)
+            use_httpx(self)
             networks.append(Network(self._http._transport))
             self._http._transport = networks[-1]
             networks[-1].tricks = [lambda request, ask: ask(), lose_reply, lose_reply]

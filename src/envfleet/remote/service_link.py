@@ -6,6 +6,7 @@ import functools
 import random
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import httpx
@@ -20,6 +21,7 @@ from envfleet.errors import (
     WireError,
 )
 from envfleet.remote.codec import MEDIA_TYPE, unpack
+from envfleet.remote.hot_connection import Answer, HotConnection
 
 API: Final = "/api/v2"
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -69,7 +71,9 @@ class ServiceLink:
         headers = {"Accept": f"{MEDIA_TYPE}, application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        self._http = httpx.Client(base_url=f"{self.url}{api}", headers=headers, verify=_make_tls())
+        whole = httpx.URL(f"{self.url}{api}")
+        self._http = httpx.Client(base_url=whole, headers=headers, verify=_make_tls())
+        self._hot = HotConnection(whole, {**headers, **_PACKED}) if HotConnection.is_possible(whole) else None
 
     def post(self, path: str, body: bytes, *, patience_s: float | None = None) -> Any:
         """Make a call whose body has a key, so that it may be repeated.
@@ -88,7 +92,7 @@ class ServiceLink:
                 `FleetClosed`.
             WireError: The answer is not one of an envfleet service.
         """
-        return self._unpack(self.send("POST", path, patience_s, content=body, headers=_PACKED))
+        return self._unpack(self.send("POST", path, patience_s, content=body))
 
     def get(self, path: str, *, patience_s: float | None = None) -> Any:
         """Read something that is sent as MessagePack; as `post`."""
@@ -101,11 +105,13 @@ class ServiceLink:
     def close(self) -> None:
         """Drop the connection, and what is under way."""
         self._closing.set()
+        if self._hot is not None:
+            self._hot.close()
         self._http.close()
 
     def send(
         self, method: str, path: str, patience_s: float | None = None, *, is_repeatable: bool = True, **request: Any
-    ) -> httpx.Response:
+    ) -> httpx.Response | Answer:
         """Send a request until it is answered, and return the answer, unless that is a refusal; raises as `post`.
 
         Args:
@@ -113,7 +119,7 @@ class ServiceLink:
             path: Below the prefix.
             patience_s: Instead of the link's.
             is_repeatable: Whether to repeat it although it may have been carried out.
-            **request: `json`, `content` and `headers`, as httpx has them.
+            **request: `content`, which is packed, or `json` and `headers`, as httpx has them.
         """
         begun = time.monotonic()
         patience_s = self._patience_s if patience_s is None else patience_s
@@ -122,10 +128,9 @@ class ServiceLink:
             attempts, wait_s = attempts + 1, 0.0
             left_s = begun + patience_s - time.monotonic() if patience_s else self._timeout_s
             left_s = max(_LEAST_TIMEOUT_S, min(self._timeout_s, left_s))
-            timeout = httpx.Timeout(left_s, connect=min(left_s, CONNECT_TIMEOUT_S))
             self.requests += 1
             try:
-                response = self._http.request(method, path, timeout=timeout, **request)
+                response = self._exchange(method, path, left_s, request)
             except httpx.RequestError as error:
                 is_unclear |= not isinstance(error, _NOT_SENT)
                 outcome, advice = f"no answer from {self.url}", "Check the address, and that the service runs"
@@ -139,7 +144,7 @@ class ServiceLink:
                     raise self._error(response, is_unclear=is_unclear and method == "POST")
                 outcome, advice = f"{self.url} put the call off", "Try again later"
                 problem, is_final = f"{response.status_code} {_refusal(response)[1]}", False
-                after = response.headers.get("Retry-After", "")
+                after = response.headers.get("retry-after", "")
                 wait_s = float(after) if after.isdigit() else 0.0
             # Not all at once, where many wait for the same service.
             pause = max(wait_s, pause_s * random.uniform(0.75, 1.25))
@@ -151,8 +156,21 @@ class ServiceLink:
             pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
             self.retries += 1
 
-    def _unpack(self, response: httpx.Response) -> Any:
-        kind = response.headers.get("Content-Type", "nothing")
+    def _exchange(
+        self, method: str, path: str, timeout_s: float, request: Mapping[str, Any]
+    ) -> httpx.Response | Answer:
+        """Send a request once and return its answer."""
+        connect_s, body = min(timeout_s, CONNECT_TIMEOUT_S), request.get("content")
+        if body is not None and self._hot is not None:
+            answer = self._hot.post(path, body, timeout_s=timeout_s, connect_s=connect_s)
+            if answer is not None:
+                return answer
+        if body is not None:
+            request = {**request, "headers": _PACKED}
+        return self._http.request(method, path, timeout=httpx.Timeout(timeout_s, connect=connect_s), **request)
+
+    def _unpack(self, response: httpx.Response | Answer) -> Any:
+        kind = response.headers.get("content-type", "nothing")
         if not kind.startswith(MEDIA_TYPE):
             raise WireError(
                 f"{self.url} answered with {kind}, expected {MEDIA_TYPE}: {response.text[:_SHOWN]!r}; check that the "
@@ -160,7 +178,7 @@ class ServiceLink:
             )
         return unpack(response.content)
 
-    def _error(self, response: httpx.Response, *, is_unclear: bool) -> EnvfleetError:
+    def _error(self, response: httpx.Response | Answer, *, is_unclear: bool) -> EnvfleetError:
         """Return the error for an answer; `is_unclear` is True if the call may have been carried out before."""
         status, (reason, detail) = response.status_code, _refusal(response)
         if status == 422:
@@ -172,7 +190,7 @@ class ServiceLink:
         if status == 401:
             detail = f"{self.url} does not accept the token ({detail}): check it, or ask for another"
         elif 300 <= status < 400:
-            detail = f"{self.url} points to {response.headers.get('Location', 'elsewhere')}: pass that address"
+            detail = f"{self.url} points to {response.headers.get('location', 'elsewhere')}: pass that address"
         elif not reason or detail == "Not Found":  # a path that an envfleet service does not have
             detail = f"{self.url} answered {status}: {detail}; check that the address is that of an envfleet service"
         if is_unclear and reason in _SAID_FIRST:
@@ -182,7 +200,7 @@ class ServiceLink:
         return error
 
 
-def _refusal(response: httpx.Response) -> tuple[str, str]:
+def _refusal(response: httpx.Response | Answer) -> tuple[str, str]:
     """Return code and detail of a refusal; the text, and no code, where it is not one of an envfleet service."""
     try:
         body = response.json()
