@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from envfleet.remote.service_link import ServiceLink
 
 _FLEET_ID = re.compile(r"[0-9a-f]{24}")
+_NO_SCORES = "No scores yet; those of a competition are shown when that closes."
 _MOST_FLEETS = 12  # that are asked for their episodes
 _NEIGHBORS = 5  # lines of a leaderboard
 
@@ -147,7 +148,7 @@ def _dashboard(link: ServiceLink) -> RenderableType:
             _quota(me["quota"]),
             "",
             _fleets(link, fleets),
-            *(part for board in shown or ["[dim]No ranked attempts yet.[/dim]"] for part in ("", board)),
+            *(part for board in shown or [f"[dim]{_NO_SCORES}[/dim]"] for part in ("", board)),
         )
     except EnvfleetError:
         raise
