@@ -1,4 +1,4 @@
-"""What an installation costs: size and time of every extra, each in a fresh virtual environment."""
+"""Cost of an installation: size and time of every extra, each in a fresh virtual environment."""
 
 from __future__ import annotations
 

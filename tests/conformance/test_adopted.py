@@ -110,7 +110,7 @@ def test_steps_are_sent_without_waiting(make: Any, monkeypatch: pytest.MonkeyPat
             batch = fleet.recv()
             assert calls == ["send", "recv"]
             expected = own.step(actions)
-            if make is make_envpool:  # ale-py draws seeds of its own
+            if make is make_envpool:  # ale-py draws its seeds itself
                 assert all(np.array_equal(one, other) for one, other in zip(expected[:4], batch[:4], strict=True))
             assert batch.env_indices.tolist() == [0, 1, 2]
         assert fleet.stats().steps == 40 * NUM_ENVS

@@ -72,7 +72,7 @@ class ChaosMachine(RuleBasedStateMachine):
         return set().union(*(span for span in spans if span & indices))
 
     def recover(self, lost: set[int]) -> None:
-        """Reset rebuilt sub-environments, whose seeds are new, with seeds that the model gets too."""
+        """Reset rebuilt sub-environments, which have new seeds, with seeds that the model gets too."""
         for index in lost:
             self.model.rows[index] = ModelRow(BombEnv(), self.mode)
         indices = sorted(lost)

@@ -65,7 +65,7 @@ def test_placement_group(ray_cluster: Cluster, other_node: Any) -> None:
 
 
 def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster, other_node: Any, tmp_path: Path) -> None:
-    """Its worker is replaced on another node, whose worker is not affected; no worker is placed on it again."""
+    """Its worker is replaced on another node; the worker there is not affected; no worker is placed on it again."""
     # One worker a node: the head's other place is taken for now, and is the one left for the worker that is lost.
     taken = ray.util.placement_group([{"place": 1, "node:__internal_head__": 0.001}])
     ray.get(taken.ready(), timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Ranked attempts, played by those who are honest and by those who are not."""
+"""Ranked attempts, played honestly and not."""
 
 from __future__ import annotations
 

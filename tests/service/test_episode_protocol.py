@@ -211,7 +211,7 @@ def test_scores_of_the_original_board(ann: Caller, service: Service) -> None:
     caller = Caller(ann.http, service.tokens.create("carl"))
     address = f"/api/v1/user/{caller.token}/score?limit=100"
     assert caller.http.get(address).json() == {"metrics": {}}
-    group(caller)  # not ranked, as nobody asked for it
+    group(caller)  # not ranked, as not asked for
     ids = group(caller, 2, is_seeded=False, ranked=True)
     refused = caller.json("/episode/reset", episode_id=ids[0], seed=1)
     assert (refused.status_code, "seeds were given" in refused.text) == (422, True)

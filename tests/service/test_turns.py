@@ -1,4 +1,4 @@
-"""Turns of users: who is served next, and how many calls run at a time."""
+"""Turns of users: the one served next, and how many calls run at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which native implementation an environment has, and what `backend="native"` and `"auto"` make of it."""
+"""Native implementations of environments, and what `backend="native"` and `"auto"` make of it."""
 
 from __future__ import annotations
 

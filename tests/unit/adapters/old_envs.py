@@ -101,7 +101,7 @@ class OldCartPole:
     def reset(self) -> Any:
         self._steps = 0
         observation, _ = self._env.reset(seed=self._next)
-        self._next = None  # type: ignore[assignment]  # the generator goes on
+        self._next = None  # type: ignore[assignment]  # the generator continues
         return {"state": observation}
 
     def step(self, action: Any) -> Any:

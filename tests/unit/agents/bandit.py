@@ -1,4 +1,4 @@
-"""Episodes of one step, whose values have a closed form."""
+"""Episodes of one step, with values of closed form."""
 
 from __future__ import annotations
 

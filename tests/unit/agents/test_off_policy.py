@@ -1,4 +1,4 @@
-"""What agents with a replay buffer refuse to remember."""
+"""Transitions that agents with a replay buffer reject."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class SlowReset(NullEnv):
 
 
 def slow_reset() -> gymnasium.Env[Any, Any]:
-    """Return an environment whose resets take 10,000 times as long as a step, with short episodes."""
+    """Return an environment with resets that take 10,000 times as long as a step, with short episodes."""
     return gymnasium.wrappers.TimeLimit(SlowReset(), 10)
 
 

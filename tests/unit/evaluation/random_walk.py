@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 
 class Walk(gym.Env[Any, Any]):
-    """A walk whose observations, rewards and length are drawn from its seed.
+    """A walk with observations, rewards and length drawn from its seed.
 
     Args:
         once: File that does not exist; the sub-environment that can create it fails, at its third step.

@@ -217,7 +217,7 @@ def test_out_is_written_again() -> None:
         second = fleet.rollout("random", 20, seed=1, out=first)
         for name in ("all_observations", "rewards", "terminated", "truncated", "is_reset"):
             assert getattr(first, name) is getattr(second, name)
-        np.testing.assert_array_equal(actions, kept)  # the caller's array is no slab
+        np.testing.assert_array_equal(actions, kept)  # the caller's array is not a slab
         check_against_steps(second, twin)
         assert fleet.rollout("random", 20, out=second).actions is second.actions
         with pytest.raises(InvalidArgument, match=r"out is a rollout of \(T, N\) = \(20, 4\)"):

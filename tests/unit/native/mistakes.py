@@ -1,4 +1,4 @@
-"""A user's kernel in a file of its own, compiled without the loops around it."""
+"""A user's kernel in a separate file, compiled without the loops around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiled code may do with actions, parameters, fields and results."""
+"""Rules of compiled code for actions, parameters, fields and results."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Arm(Task):
 
 
 class Gusts(Arm):
-    """Draws at every step, and has limits of its own."""
+    """Draws at every step, and sets its limits itself."""
 
     @staticmethod
     def before_step(data: Any, action: NDArray[np.float32], rng: np.random.Generator) -> None:

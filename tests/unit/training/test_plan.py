@@ -1,4 +1,4 @@
-"""What a configuration is resolved to: agents, action tables, games."""
+"""Plans that configurations are resolved to: agents, action tables, games."""
 
 from __future__ import annotations
 

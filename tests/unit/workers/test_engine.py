@@ -1,4 +1,4 @@
-"""What the engine of Python sub-environments puts together from its workers."""
+"""The engine of Python sub-environments, which joins the results of its workers."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_failed_environment_is_rebuilt_and_truncated() -> None:
     assert reply.failures == []
     assert group.envs[0] is not before
     assert arrays.outputs[1].flags.tolist() == [[False, False], [True, False]]
-    reply = group.step(0)  # resets it, with a seed of its own
+    reply = group.step(0)  # resets it, with a new seed
     assert reply is not None
     assert list(reply.seeds) == [FIRST]
 
