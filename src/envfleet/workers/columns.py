@@ -255,9 +255,10 @@ class ColumnReader:
         Args:
             sparse: Infos that arrived by mail.
             numbers: Layout number of each row; it also orders the keys that arrived by mail.
-            first_end: First row that has `"final_obs"`, before all its other keys.
+            first_end: First row that has `"final_obs"` and `"final_info"`, before all its other keys.
         """
-        ends: list[tuple[int, tuple[Any, ...]]] = [] if first_end is None else [(first_end, ("final_obs",))]
+        final = ("final_obs", "final_info")
+        ends: list[tuple[int, tuple[Any, ...]]] = [] if first_end is None else [(first_end, final)]
         mailed = [(row, tuple(info)) for row, info in sparse if not numbers[row]]
         ordered = sorted([*ends, *self._layouts_of(numbers), *mailed], key=operator.itemgetter(0))
         return list(dict.fromkeys(itertools.chain.from_iterable(keys for _, keys in ordered)))
