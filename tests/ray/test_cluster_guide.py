@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from ray.cluster_utils import Cluster
 from tests.ray.conftest import NODE, no_actor_stays, node_of
 
@@ -26,12 +27,15 @@ def steps_of_the_guide() -> list[str]:
     return [textwrap.dedent(block) for block in re.findall(r"```\{ \.python \}\n(.*?)```", section, re.DOTALL)]
 
 
-def test_the_guide_runs_on_two_nodes(ray_cluster: Cluster, tmp_path: Path, capsys: Any) -> None:
+def test_the_guide_runs_on_two_nodes(
+    ray_cluster: Cluster, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Workers on both nodes, with code that only `runtime_env` brings; the plan reports the niceness."""
     ray_cluster.add_node(**NODE, env_vars={"RAY_worker_niceness": "15"})
     folder = tmp_path / "my_envs"
     folder.mkdir()
     (folder / "__init__.py").write_text(ENVIRONMENT)
+    monkeypatch.syspath_prepend(tmp_path)  # as the folder of the program
     make, look = steps_of_the_guide()
     names: dict[str, Any] = {"CODE": str(folder)}
     exec(make, names)

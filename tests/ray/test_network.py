@@ -147,6 +147,30 @@ def test_node_that_freezes(through_proxy: Any) -> None:
                 process.resume()
 
 
+def test_workers_that_cannot_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a firewall: they are reached by actor calls, with one warning that says what to open."""
+    listen = RayTransport._listen
+
+    def listen_behind_a_firewall(self: RayTransport) -> None:
+        listen(self)
+        with socket.create_server((self._address[0], 0)) as closed:
+            self._address = closed.getsockname()[:2]
+
+    monkeypatch.setattr(RayTransport, "_listen", listen_behind_a_firewall)
+    with pytest.warns(RuntimeWarning, match=r"cannot be reached .* by Ray's actor calls.*ENVFLEET_RAY_PORT") as warned:
+        fleet = FAR(ENV_FNS)
+    assert len([one for one in warned if "actor calls" in str(one.message)]) == 1
+    with SERIAL(ENV_FNS) as serial, fleet:
+        assert "2 by actor calls" in repr(fleet)
+        assert not mismatches(serial.reset(seed=3), fleet.reset(seed=3))
+        for count in range(10):
+            assert not mismatches(serial.step(np.full(4, count % 2)), fleet.step(np.full(4, count % 2)))
+        os.kill(pids(fleet)[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            fleet.step(np.zeros(4, np.int64))
+    assert no_actor_stays()
+
+
 def test_the_port_can_be_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """By an option, or by a variable of the environment; of a range, each fleet takes the first that is free."""
     with socket.create_server(("", 0)) as probe:

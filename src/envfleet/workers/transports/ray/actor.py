@@ -16,6 +16,7 @@ from envfleet.workers.serve import Place
 from envfleet.workers.transports import launch
 from envfleet.workers.transports.far import Link, start_far_worker, start_near_worker
 from envfleet.workers.transports.guard import Guard
+from envfleet.workers.transports.ray.tunnel import TunnelEnd
 from envfleet.workers.transports.socket import Connection, introduce
 
 _TICK_S = 60.0
@@ -55,7 +56,7 @@ class RayWorker:
     """Process that starts a worker as its child; the driver calls `settle`, then `start`, then the rest."""
 
     def settle(self, invitation: Invitation) -> str:
-        """Connect to the driver in the shortest way that works; returns why not, if none does.
+        """Connect to the driver in the shortest way that works; returns why only actor calls do, if that is so.
 
         No address is compared, since containers share addresses without sharing memory, and share memory under several
         addresses: a process that can connect to a Unix socket shares a kernel, and can receive descriptors.
@@ -76,8 +77,11 @@ class RayWorker:
             if self._reason:
                 self._peers = [link.connect()[0] for link in self._links]
         except OSError as error:
-            address = invitation.control.address
-            return f"the driver cannot be reached at {address} ({type(error).__name__}: {error})"
+            self._tunnel = TunnelEnd()
+            self._peers = self._tunnel.outer
+            host, port = invitation.control.address
+            self._reason = f"{host}:{port} cannot be reached ({type(error).__name__}: {error})"
+            return self._reason
         return ""
 
     def start(self, settled: str, place: Place, shared: Mapping[str, NDArray[Any]] | None) -> Started:
@@ -93,7 +97,8 @@ class RayWorker:
         """
         first, *others = self._peers
         if self._reason:
-            where = f"node {ray.util.get_node_ip_address()}, TCP ({self._reason})"
+            way = "actor calls" if settled else "TCP"
+            where = f"node {ray.util.get_node_ip_address()}, {way} ({self._reason})"
             lifeline, theirs = socket.socketpair()
             others.append(theirs)
             control_link, data_link = self._links
@@ -112,6 +117,14 @@ class RayWorker:
         while not self._process.has_ended(_TICK_S):
             pass
         return self._process.exitcode
+
+    def take(self) -> list[bytes]:
+        """Return what the worker and its guard send by actor calls; waits up to a second."""
+        return self._tunnel.take()
+
+    def give(self, chunks: list[bytes]) -> None:
+        """Pass what the driver sends by actor calls."""
+        self._tunnel.give(chunks)
 
     def stack(self) -> str:
         """Return the stack of the worker."""

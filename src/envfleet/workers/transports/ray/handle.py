@@ -17,6 +17,7 @@ from envfleet.workers.transports.far import FarWorker
 from envfleet.workers.transports.guard import BEAT_S, CLOSED_S, Word
 from envfleet.workers.transports.ray import cluster
 from envfleet.workers.transports.ray.actor import Invitation, Started
+from envfleet.workers.transports.ray.tunnel import dig
 from envfleet.workers.transports.socket import Connection
 
 LOOK_S = 0.1
@@ -40,6 +41,7 @@ class RayHandle:
         lifeline: Connection to a worker that shares memory; it ends with the worker and the worker with it.
         control: Connection to the guard of a worker elsewhere.
         far: Rows and mail of such a worker.
+        is_slow: True if data goes by actor calls.
         answered: Count of the last look that its guard has answered.
     """
 
@@ -48,7 +50,7 @@ class RayHandle:
         self.lifeline: socket.socket | None = None
         self.control: Connection | None = None
         self.far: FarWorker | None = None
-        self.answered = 0
+        self.is_slow, self.answered = False, 0
         self._timeout_s = timeout_s
         self._started = self._exit = self.settled
         self._found: Started | None = None
@@ -67,6 +69,11 @@ class RayHandle:
         if self.control is not None:
             return self.control.fd
         return -1 if self.lifeline is None else self.lifeline.fileno()
+
+    def dig(self) -> list[socket.socket]:
+        """Return connections to guard and worker by actor calls."""
+        self.is_slow = True
+        return dig(self._actor, lambda: not (self._is_over or self._is_cut_off()))
 
     def start(self, place: Place, shared: Any) -> None:
         """Have the worker started."""

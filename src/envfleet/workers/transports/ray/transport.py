@@ -11,6 +11,7 @@ import select
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -144,6 +145,7 @@ class RayTransport(ProcessTransport):
         self._numbers: dict[int, int] = {}  # of all workers; their connections have twice that as tickets, or one more
         self._counter, self._left_s, self._key = itertools.count(), 0.0, secrets.token_bytes(32)
         self._num_far = self._num_looks = 0
+        self._has_warned = False
         self._spec: ArraysSpec | None = None
         self._shared_ref: Any = None
         super().__init__(plans, shared, are_children=False)
@@ -193,7 +195,7 @@ class RayTransport(ProcessTransport):
     def _launch(self, plan: GroupPlan) -> RayHandle:
         """Have Ray start an actor that connects, some time later."""
         actor_class: Any = ray.remote(RayWorker)  # Ray types actors by what no remote call returns
-        actor = actor_class.options(**self._asked, max_concurrency=2, max_restarts=0).remote()
+        actor = actor_class.options(**self._asked, max_concurrency=5, max_restarts=0).remote()
         number, self._left_s = next(self._counter), self._limit_s
         self._invited[number] = self._numbers[number] = plan.worker
         control, data = (
@@ -234,12 +236,15 @@ class RayTransport(ProcessTransport):
         worker = self._invited.pop(number)
         process.start(self._places[worker][0], None if process.far is None else self._shared_ref)
         self._num_far = sum(process.far is not None for process in self.processes)
-        ways = {"shared memory": len(self.processes) - self._num_far, "TCP": self._num_far}
+        num_slow = sum(process.is_slow for process in self.processes)
+        near, far = len(self.processes) - self._num_far, self._num_far - num_slow
+        ways = {"shared memory": near, "TCP": far, "actor calls": num_slow}
         self.note = ", ".join(f"{count} by {way}" for way, count in ways.items() if count)
 
     def _reach(self, process: RayHandle, place: Place, peer: socket.socket) -> None:
-        """Begin to talk to a worker over TCP, and have the fleet's shared data in Ray's object store for it."""
-        enable_keepalive(peer, self._network.timeout_s)
+        """Begin to talk to a worker elsewhere, and have the fleet's shared data in Ray's object store for it."""
+        if peer.family != socket.AF_UNIX:
+            enable_keepalive(peer, self._network.timeout_s)
         data, worker = Connection(peer, process.is_lost_now), place.worker
         far = process.far = FarWorker(data, self.lines[worker], place, self.requests, self.replies[worker])
         self._watch(process)
@@ -323,16 +328,35 @@ class RayTransport(ProcessTransport):
 
     def _check_invited(self) -> None:
         cluster.require_head(self._session)
-        left = {self.processes[worker].settled: worker for worker in self._invited.values()}
-        failed, _ = ray.wait(list(left), num_returns=len(left), timeout=0)
-        if not failed and self._left_s > 0:
-            return
+        left = {self.processes[worker].settled: number for number, worker in self._invited.items()}
+        answered, _ = ray.wait(list(left), num_returns=len(left), timeout=0)
+        reason: str | None = None
         try:
-            reason = ray.get(failed[0]) if failed else None
+            for outcome in answered:
+                self._begin_by_calls(left[outcome], ray.get(outcome))
+                del left[outcome]
         except RayError as error:
-            reason = str(error)
-        asked, workers = cluster.describe_request(self._asked), [left[one] for one in failed or left]
-        raise WorkersUnplaced(workers, len(self._plans), self._limit_s, asked, cluster.describe(), reason)
+            left, reason = {outcome: left[outcome]}, str(error)
+        if left and (reason is not None or self._left_s <= 0):
+            asked, workers = cluster.describe_request(self._asked), [self._numbers[number] for number in left.values()]
+            raise WorkersUnplaced(workers, len(self._plans), self._limit_s, asked, cluster.describe(), reason)
+
+    def _begin_by_calls(self, number: int, reason: str) -> None:
+        """Have a worker started that cannot connect."""
+        process = self.processes[self._numbers[number]]
+        control, data = process.dig()
+        process.control = Connection(control)
+        self._reach(process, self._places[self._numbers[number]][0], data)
+        self._begin(number, process)
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"workers on other nodes cannot connect to the driver, as {reason}, so their steps go by Ray's actor "
+                "calls, which take milliseconds instead of tens of microseconds: open that port for TCP; "
+                f"ray_options={{'port': …}} or {_PORT} fixes it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _give_up(self) -> None:
         """Wait no longer for workers that have yet to connect."""
