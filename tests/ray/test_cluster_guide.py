@@ -30,14 +30,14 @@ def steps_of_the_guide() -> list[str]:
 def test_the_guide_runs_on_two_nodes(
     ray_cluster: Cluster, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers on both nodes, with code that only `runtime_env` brings; the plan reports the niceness."""
+    """Workers on both nodes; the plan reports the niceness of the second one."""
     ray_cluster.add_node(**NODE, env_vars={"RAY_worker_niceness": "15"})
     folder = tmp_path / "my_envs"
     folder.mkdir()
     (folder / "__init__.py").write_text(ENVIRONMENT)
     monkeypatch.syspath_prepend(tmp_path)  # as the folder of the program
     make, look = steps_of_the_guide()
-    names: dict[str, Any] = {"CODE": str(folder)}
+    names: dict[str, Any] = {}
     exec(make, names)
     fleet = names["fleet"]
     try:
