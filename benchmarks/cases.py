@@ -11,9 +11,11 @@ from envfleet.machine import whole_cores
 _TABLE = """
 name           | function                     | unit              | better | rounds | seconds | page
 fleet          | fleets:compare_fleets        | steps/s           | more   | 3      | 0.3     | benchmarks.md
+native         | fleets:compare_native        | steps/s           | more   | 3      | 0.3     | benchmarks.md
 busy           | fleets:compare_busy          | steps/s           | more   | 5      | 0.3     | benchmarks.md
 serial         | fleets:compare_serial        | ns per transition | less   | 80     | 0.3     |
 policy         | fleets:compare_policy        | ms                | less   | 20     | 0.3     |
+end-to-end     | fleets:compare_end_to_end    | transitions/s     | more   | 3      | 0.3     | benchmarks.md
 kernels        | kernels:compare_cartpole     | steps/s           | more   | 5      | 0.2     | benchmarks.md
 limits         | roofline:measure_limits      | ns per transition | less   | 5      | 0.3     | kernels.md
 games          | kernels:compare_games        | steps/s           | more   | 5      | 0.2     | benchmarks.md
@@ -46,9 +48,16 @@ _PAIRS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "serial": ("loop", "gymnasium-sync", "sb3-dummy"),
         "process": ("gymnasium-async", "sb3-subproc", "envpool", "loop"),
     },
+    "native": {
+        "native": (
+            *("gymnasium-sync", "gymnasium-async", "sb3-subproc", "process", "thread", "envpool"),
+            *("gymnasium-vector_entry_point", "native-1-threads", "native-2-threads", "native-3-threads"),
+        )
+    },
     "busy": {"AsyncFleet": ("AsyncVectorEnv",)},
     "serial": {"serial": ("loop",)},
     "policy": {"between steps": ("alone",)},
+    "end-to-end": dict.fromkeys(("FleetVecEnv", "native"), ("DummyVecEnv", "SubprocVecEnv")),
     "kernels": {"kernel": ("EnvPool", "EnvPool, 1 thread", "CartPoleVectorEnv", "loop")},
     "games": {"kernel": ("loop", "EnvPool", "JAX")},
     "hockey": {"4,096 compiled": ("Box2D",), "256 compiled": ("Box2D",), "1 compiled": ("Box2D",)},
@@ -79,6 +88,22 @@ _FLOORS: Mapping[str, Mapping[tuple[str, str], Mapping[str, float]]] = {
         ("process", "sb3-subproc"): {"8 × cheap": 7.0, "64 × cheap": 15.0},
         ("process", "envpool"): {"8 × cheap": 1.0},
         ("process", "loop"): {"64 × hockey": _CORES, "64 × lunar": _CORES},
+    },
+    "native": {
+        ("native", "gymnasium-async"): {
+            "8 × HalfCheetah-v5": 7.0,
+            "32 × HalfCheetah-v5": 10.0,
+            "8 × breakout": 1.8,
+            "32 × breakout": 1.8,
+            **{f"{n} × {task}-v5": 2.5 for n in (8, 32) for task in ("Ant", "Humanoid")},
+            **{f"{n} × {task}-v5": 3.0 for n in (8, 32) for task in ("Hopper", "Walker2d")},
+        },
+        ("native", "envpool"): {
+            "8 × HalfCheetah-v5": 1.5,
+            "32 × HalfCheetah-v5": 1.25,
+            **{f"{n} × {task}-v5": 1.1 for n in (8, 32) for task in ("Ant", "Humanoid", "Hopper", "Walker2d")},
+        },
+        ("native", "gymnasium-vector_entry_point"): {"8 × breakout": 0.95, "32 × breakout": 0.95},
     },
     "busy": {
         ("AsyncFleet", "AsyncVectorEnv"): {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import statistics
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from gymnasium.vector import AsyncVectorEnv
 import envfleet
 from envfleet.adapters.gymnasium import AsyncFleet
 from envfleet.bench.child import ChildFailed
-from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, BareLoop, EnvFleet
+from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, BareLoop, EnvFleet, GymnasiumVector
 from envfleet.bench.measure import draw_actions
 from envfleet.bench.results import Run
 from envfleet.bench.rounds import Contest, require_buildable, run_contest
@@ -39,6 +40,7 @@ def compare_fleets(
     sizes: tuple[int, ...] = (1, 8, 64, 256),
     backends: tuple[str, ...] = ("serial", "thread", "process", "auto"),
     loops: tuple[int, ...] = (0,),
+    threads: tuple[int, ...] = (),
 ) -> None:
     """Compare fleets with a bare loop, Gymnasium, Stable-Baselines3 and EnvPool.
 
@@ -48,6 +50,7 @@ def compare_fleets(
         sizes: Numbers of sub-environments, where `SIZES` has none.
         backends: Backends of envfleet.
         loops: Numbers of busy loops that run next to the contenders.
+        threads: Numbers of threads of more native fleets.
     """
     for name in workloads:
         workload = resolve(name)
@@ -58,12 +61,31 @@ def compare_fleets(
             continue
         for num_envs in SIZES.get(name, sizes):
             contenders = [*(CONTENDERS[peer] for peer in PEER_NAMES), *map(EnvFleet, backends)]
+            contenders += [EnvFleet("native", {"workers": count}, f"{count}-threads") for count in threads]
+            if workload.spec.vector_entry_point is not None:
+                contenders.append(GymnasiumVector("vector_entry_point"))
             contest = Contest(workload, num_envs, whole_cores(), contenders)
             for count in loops:
                 setting = f"{num_envs} × {name}" + (f", {count} busy loops" if count else "")
                 with busy_loops(count):
                     run = run_contest(contest, session.seconds, session.rounds, lambda text, _: session.progress(text))
                 _record(session, setting, run)
+
+
+def compare_native(
+    session: Session,
+    *,
+    workloads: tuple[str, ...] = (
+        *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"),
+        "breakout",
+    ),
+    sizes: tuple[int, ...] = (8, 32),
+    loops: tuple[int, ...] = (0,),
+    threads: tuple[int, ...] = (),
+) -> None:
+    """Compare native MuJoCo tasks and Atari with all other ways to step them; `loops` and `threads` as of `fleet`."""
+    backends = "process", "thread", "native"
+    compare_fleets(session, workloads=workloads, sizes=sizes, backends=backends, loops=loops, threads=threads)
 
 
 def _record(session: Session, setting: str, run: Run) -> None:
@@ -186,3 +208,42 @@ class _Policy:
     def _work(self, matrix: np.ndarray) -> None:
         for _ in range(self._repeats):
             matrix @ matrix
+
+
+def compare_end_to_end(
+    session: Session,
+    *,
+    workloads: tuple[str, ...] = ("halfcheetah", "breakout"),
+    sizes: tuple[int, ...] = (8, 32),
+    steps: int = 128,
+    updates: int = 4,
+) -> None:
+    """Compare Stable-Baselines3's PPO with our vector environment and with its own."""
+    vec_env = importlib.import_module("stable_baselines3.common.vec_env")
+    sb3 = importlib.import_module("envfleet.adapters.sb3")
+    kinds = {"FleetVecEnv": sb3.FleetVecEnv, "DummyVecEnv": vec_env.DummyVecEnv, "SubprocVecEnv": vec_env.SubprocVecEnv}
+    for name in workloads:
+        workload = resolve(name)
+        for num_envs in sizes:
+
+            def measure(kind: Callable[[Any], Any], build: Any = workload.build, num_envs: int = num_envs) -> float:
+                return _learn(kind([build] * num_envs), num_envs * steps, updates)
+
+            contenders = {label: functools.partial(measure, kind) for label, kind in kinds.items()}
+
+            def make_native(builds: list[Any], spec: Any = workload.spec) -> Any:
+                return sb3.FleetVecEnv(spec, len(builds), backend="native")
+
+            contenders["native"] = functools.partial(measure, make_native)
+            session.compare(f"PPO, {num_envs} × {name}", contenders)
+
+
+def _learn(envs: Any, batch_size: int, updates: int) -> float:
+    """Return transitions per second of PPO, construction excluded."""
+    ppo = importlib.import_module("stable_baselines3").PPO
+    policy = "CnnPolicy" if len(envs.observation_space.shape) == 3 else "MlpPolicy"
+    model = ppo(policy, envs, n_steps=batch_size // envs.num_envs, batch_size=256, n_epochs=4, seed=0, device="cpu")
+    start_s = time.perf_counter()
+    model.learn(batch_size * updates)
+    envs.close()
+    return batch_size * updates / (time.perf_counter() - start_s)

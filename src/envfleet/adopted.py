@@ -69,6 +69,7 @@ class AdoptedEngine(Engine):
         self.batch_size = self._read_batch_size() if self._has_recv else num_envs
         self._is_partial = self.batch_size < num_envs
         own = vector_env.env if isinstance(vector_env, SameStepVectorEnv) else vector_env
+        self._is_ale = type(getattr(own, "unwrapped", own)).__module__.partition(".")[0] == "ale_py"
         kind, spec = type(own).__name__, getattr(vector_env, "spec", None)
         single, space = vector_env.single_observation_space, getattr(vector_env, "observation_space", None)
         self._batched_space = batch_space(single, num_envs) if space is None or space == single else space
@@ -260,8 +261,6 @@ class AdoptedEngine(Engine):
     def _reset(self, request: Reset) -> dict[str, Any]:
         seeds, rows = request.seeds, request.rows
         options: Any = request.options
-        if options is not None and not isinstance(options, dict):
-            raise InvalidArgument("options per sub-environment: an adopted vector environment takes one dict for all")
         if rows is not None:
             mask = np.zeros(self.traits.num_envs, np.bool_)
             mask[rows] = True
@@ -271,6 +270,8 @@ class AdoptedEngine(Engine):
                 for row, seed in zip(rows.tolist(), seeds, strict=True):
                     every[row] = seed
                 seeds = every
+        if self._is_ale and (isinstance(seeds, list) or (seeds is not None and rows is not None)):
+            seeds = self._ale_seeds(seeds, rows)
         options_argument = {} if options is None else {"options": options}
         if rows is not None and self._is_partial:
             raise InvalidArgument(
@@ -292,6 +293,13 @@ class AdoptedEngine(Engine):
             observations, rows = self._replace(rows, [leaf[places] for leaf in leaves]), places
         self._observations, self._is_inside = observations, False
         return dict(infos) if rows is None else take_infos(infos, rows)
+
+    def _ale_seeds(self, seeds: int | list[int | None], rows: Rows | None) -> NDArray[np.int64]:
+        """Return the seeds of `rows`, in ascending order of rows, as ale-py expects them; -1 continues."""
+        count = self.traits.num_envs
+        every = [seeds + row for row in range(count)] if isinstance(seeds, int) else seeds
+        array = np.array([-1 if seed is None else seed for seed in every], np.int64)
+        return array if rows is None else array[np.sort(rows)]
 
     def _drop_sent(self) -> None:
         """Receive what an interruption left under way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -15,6 +16,7 @@ from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
 from envfleet.natives import UNKNOWN, Native, find_native
 from envfleet.options import Options
+from envfleet.physics.simulations import loading
 from envfleet.physics.task import is_task
 from envfleet.registry import BACKENDS, COMMON, resolve
 from envfleet.sources import Blueprint, names_kernel
@@ -80,16 +82,23 @@ def choose_engine(blueprint: Blueprint) -> Engine:
     needs = passed & (BACKENDS["process"].options - BACKENDS["thread"].options)
     if needs:
         return build_engine(blueprint, "process", f"auto: {min(needs)} needs processes")
-    rates: dict[str, float] = {}
     twin = native if isinstance(native, Native) and is_equal and not unmeant else None
+    note = ""
+    if isinstance(native, str) and native not in UNKNOWN:
+        note = f"; the native task cannot be used: {native}"
+    elif is_equal and twin is None:
+        note = f"; the native task cannot be used: it does not have {min(unmeant)}"
+    with loading() if twin is not None else contextlib.nullcontext():
+        return _build_best(blueprint, twin, note)
+
+
+def _build_best(blueprint: Blueprint, twin: Native | None, note: str) -> Engine:
+    """Build the engine of the backend that a trial found to be best; `note` is added to the reason."""
+    rates: dict[str, float] = {}
     backend = "serial"
     try:
         backend, reason = _try_all(blueprint, twin, rates)
-        if isinstance(native, str) and native not in UNKNOWN:
-            reason += f"; the native task cannot be used: {native}"
-        elif is_equal and twin is None:
-            reason += f"; the native task cannot be used: it does not have {min(unmeant)}"
-        engine = build_engine(blueprint, backend, f"auto: {reason}")
+        engine = build_engine(blueprint, backend, f"auto: {reason}{note}")
     except SubEnvError as error:
         if error.verb != "make" or backend == "process" or os.name != "posix" or blueprint.num_envs < 2:
             raise

@@ -142,6 +142,8 @@ def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwar
     num_envs = count_envs(source, num_envs, options.workers, options.envs_per_worker, env_kwargs)
     if options.batch_size is not None and options.batch_size > num_envs:
         raise InvalidArgument(f"batch_size={options.batch_size}: pass a whole number from 1 to num_envs={num_envs}")
+    if options.transforms and options.device != "cpu":
+        raise InvalidArgument(f"transforms require device='cpu' (got {options.device!r}): leave one of them out")
     blueprint = Blueprint(source, num_envs, options, env_kwargs)
     if options.backend == "auto":
         engine = choose_engine(blueprint)

@@ -146,7 +146,10 @@ def build_native(blueprint: Blueprint, reason: str) -> Engine:
             native.target, blueprint.num_envs, options, reason=reason, env_spec=native.spec, **native.kwargs
         )
     if options.on_failure == "restart":
-        raise InvalidArgument(f"on_failure='restart' needs a MuJoCo task, this is {native}: leave it out")
+        raise InvalidArgument(
+            f"on_failure='restart' with backend='native' needs a MuJoCo task, this is {native}: leave it out, or pass "
+            "backend='process', which steps the Python environment"
+        )
     if native.kind == "kernel":
         kwargs = {name: value for name, value in native.kwargs.items() if name not in ("kernel", "max_episode_steps")}
         limit = native.kwargs.get("max_episode_steps", native.spec.max_episode_steps if native.spec else None)

@@ -20,8 +20,9 @@ from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.registration import is_kernel
 from envfleet.options import OPTIONS, RETIRED, WHOLE_DICTS, Options, advise
 from envfleet.physics.env import make_env
+from envfleet.physics.opengl import require_opengl
 from envfleet.physics.task import Task, is_task
-from envfleet.registry import import_own
+from envfleet.registry import TASKS, import_own
 from envfleet.workers.builders import EnvBuilder, Registrations, without_main
 
 EnvSource: TypeAlias = (
@@ -73,7 +74,9 @@ class Blueprint:
             check_keywords(spec, kwargs)
             # The fleet checks spaces and order itself; Gymnasium's checkers cost as much as a cheap environment.
             spec = dataclasses.replace(without_main(spec), order_enforce=False)
-            make = functools.partial(gym.make, spec, **{"disable_env_checker": True, **kwargs})
+            has_frames = {**spec.kwargs, **kwargs}.get("render_mode") not in (None, "human")
+            function = _make_with_opengl if has_frames and spec.entry_point in TASKS else gym.make
+            make = functools.partial(function, spec, **{"disable_env_checker": True, **kwargs})
             return (EnvBuilder(make, shared_names=names),) * self.num_envs
         if is_kernel_class(source):
             limit = kwargs.pop("max_episode_steps", source.max_episode_steps)
@@ -97,6 +100,12 @@ class Blueprint:
                 f"shared data {sorted(unused)} is not an argument of any callable: add a keyword argument of that name"
             )
         return tuple(builders)
+
+
+def _make_with_opengl(spec: EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:
+    """Make an environment of MuJoCo whose frames are drawn; select OpenGL before MuJoCo is imported."""
+    require_opengl()
+    return gym.make(spec, **kwargs)
 
 
 def _make_kernel_env(kernel: type[Kernel], limit: Any, /, **kwargs: Any) -> gym.Env[Any, Any]:

@@ -335,15 +335,18 @@ class TransformedEngine(EngineWrapper):
         inner: The engine.
 
     Raises:
-        InvalidArgument: A transform does not fit the environment, or its arrays are on a GPU.
+        InvalidArgument: A transform does not fit the environment, or observations are not one array.
     """
 
     def __init__(self, engine: seam.Engine, transforms: Sequence[Transform]) -> None:
         super().__init__(engine)
         traits = engine.traits
-        if traits.device != "cpu":
-            raise InvalidArgument(f"transforms require device='cpu' (got {traits.device!r})")
         observation_space, action_space = traits.single_observation_space, traits.single_action_space
+        if observation_space.shape is None or observation_space.dtype is None:
+            raise InvalidArgument(
+                f"transforms require observations that are one array (got {observation_space}): flatten them first, "
+                "such as by gymnasium.wrappers.FlattenObservation"
+            )
         self._stages: list[Stage] = []
         for transform in transforms:
             if not isinstance(transform, Transform):

@@ -117,6 +117,25 @@ def test_steps_are_sent_without_waiting(make: Any, monkeypatch: pytest.MonkeyPat
     own.close()
 
 
+def test_atari_takes_a_seed_for_each() -> None:
+    with envfleet.adopt(make_atari()) as fleet, envfleet.adopt(make_atari()) as other:
+        actions = np.random.default_rng(0).integers(0, 6, (80, NUM_ENVS))
+        fleet.reset(seed=[7, 3, 3])
+        other.reset(seed=[3, 7, 9])
+        other.reset_envs([2, 1], seeds=[3, None])  # row 2 now has seed 3, row 1 continues
+        other.reset(seed=[None, 7, None], options={"reset_mask": np.array([False, True, False])})
+        for action in actions:
+            action[1:] = action[0]
+            one, two = fleet.step(action)[0], other.step(action)[0]
+        np.testing.assert_array_equal(one[[0, 1, 2]], two[[1, 0, 2]])
+        fleet.reset(seed=5, options={"reset_mask": np.array([False, True, False])})  # 6
+        other.reset_envs([0], seeds=[6])
+        for action in actions:
+            action[1:] = action[0]
+            one, two = fleet.step(action)[0], other.step(action)[0]
+        np.testing.assert_array_equal(one[1], two[0])
+
+
 @pytest.mark.filterwarnings("ignore:.*(EnvPool seeds are fixed|precision lowered).*:UserWarning")
 def test_envpool_returns_those_that_are_ready() -> None:
     import envpool
@@ -179,7 +198,7 @@ def test_what_it_cannot_do_is_refused_in_words() -> None:
             "get_state": fleet.get_state,
             "apply": lambda: fleet.apply(lambda env: env),
             "stacks": fleet.stacks,
-            "options per sub-environment": lambda: fleet.reset(options=[None, None, {"start": 1}]),
+            "pass one for all": lambda: fleet.reset(options=[None, None, {"start": 1}]),
         }
         for words, call in calls.items():
             with pytest.raises(InvalidArgument, match=words):

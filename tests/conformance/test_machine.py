@@ -18,13 +18,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from tests.conformance.model import ModelFleet, make_env
 from tests.conftest import ADOPTED, BACKENDS
 from tests.unit.kernels.samples import SAMPLES
+from tests.unit.physics.samples import Gusts
 from tests.waiting import PATIENCE_S
 
 import envfleet
+from envfleet.envs.mujoco.runners import Hopper
 from envfleet.errors import FleetClosed
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.kernels import Kernel
 from envfleet.kernels.env import KernelEnv
+from envfleet.physics.env import make_env as make_task_env
 from envfleet.testing import mismatches
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
@@ -63,6 +66,17 @@ KERNELS = [
         70,
     )
     for one in SAMPLES
+]
+PHYSICS = [
+    Subject(
+        task.__name__,
+        functools.partial(lambda task, index: make_task_env(task, 15), task),
+        functools.partial(
+            lambda task, env_fns, **o: envfleet.make(task, len(env_fns), max_episode_steps=15, **o), task
+        ),
+        lambda env: env.plain.observe(),
+    )
+    for task in (Gusts, Hopper)  # Gymnasium's own environments cannot be copied, which the model needs
 ]
 
 
@@ -204,7 +218,7 @@ class FleetMachine(RuleBasedStateMachine):
     def send(self, choice: int) -> None:
         allowed = self.steppable()
         indices = self.choose(choice, allowed)
-        if self.subject in KERNELS and self.in_flight:  # they step at once, and want to be received
+        if self.subject not in PYTHON and self.in_flight:  # they step at once, and want to be received
             return
         if not self.traits.has_partial_steps:
             if len(allowed) < self.num_envs:
@@ -223,7 +237,7 @@ class FleetMachine(RuleBasedStateMachine):
     def receive(self, choice: int | None) -> None:
         """The first that are ready, or certain ones."""
         wanted = None if choice is None else self.choose(choice, sorted(self.in_flight))
-        if wanted is not None and self.subject in KERNELS:
+        if wanted is not None and self.subject not in PYTHON:
             wanted = [*wanted, *sorted(self.in_flight.keys() - set(wanted))]
         wanted = wanted if self.traits.has_partial_steps else None
         batch = self.fleet.recv(timeout_s=PATIENCE_S, env_indices=wanted)
@@ -300,7 +314,14 @@ class KernelMachine(FleetMachine):
     subjects = KERNELS
 
 
+class PhysicsMachine(FleetMachine):
+    """The same over MuJoCo tasks: one of a user, and one of Gymnasium."""
+
+    subjects = PHYSICS
+
+
 TestFleet, TestKernelFleet = FleetMachine.TestCase, KernelMachine.TestCase
+TestPhysicsFleet = PhysicsMachine.TestCase
 TestFleet.settings = settings(
     max_examples=40,
     stateful_step_count=25,
@@ -309,3 +330,4 @@ TestFleet.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestKernelFleet.settings = settings(TestFleet.settings, max_examples=15, stateful_step_count=15)
+TestPhysicsFleet.settings = TestKernelFleet.settings

@@ -11,6 +11,7 @@ import pytest
 import envfleet
 from envfleet import choice
 from envfleet.errors import InvalidArgument
+from envfleet.physics import simulations
 
 PENDULUM = "InvertedPendulum-v5"
 
@@ -102,3 +103,23 @@ def test_native_adopts_a_registered_vector_environment() -> None:
 def test_native_refuses_what_has_no_twin() -> None:
     with pytest.raises(InvalidArgument, match="no kernel, task or vector_entry_point"):
         envfleet.make("LunarLander-v3", 2, backend="native")
+
+
+def test_native_kernels_restart_nothing() -> None:
+    with pytest.raises(InvalidArgument, match=r"'native' needs a MuJoCo task, this is a compiled kernel.*'process'"):
+        envfleet.make("CartPole-v1", 2, backend="native", on_failure="restart")
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", PENDULUM])
+def test_native_takes_one_dict_of_options_for_all(env_id: str) -> None:
+    with envfleet.make(env_id, 2, backend="native") as fleet:
+        for reset in (fleet.reset, lambda options: fleet.reset_envs([0, 1], options=options)):
+            with pytest.raises(InvalidArgument, match="pass one for all"):
+                reset(options=[None, {}])
+
+
+def test_warnings_of_trials_are_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
+    simulations._printed.clear()
+    for _ in range(2):
+        envfleet.make("HalfCheetah-v5", 4, workers=1).close()
+    assert capfd.readouterr().err.count("settotalmass") == 1

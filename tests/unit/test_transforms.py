@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector
 
 import envfleet
+from envfleet.bench.environments import DictEnv
 from envfleet.errors import InvalidArgument
 from envfleet.testing import CountingEnv
 from envfleet.testing.duel import Duel
@@ -159,3 +160,57 @@ def test_statistics_are_set_for_an_evaluation() -> None:
 def test_what_does_not_fit_is_refused(transforms: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         envfleet.make(CARTPOLE, 2, backend="kernel", transforms=transforms)
+
+
+def test_observations_that_are_no_array_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"observations that are one array \(got Dict.*FlattenObservation"):
+        envfleet.make(DictEnv, 2, backend="serial", transforms=[ClipAction()])
+
+
+def test_arrays_on_a_gpu_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="transforms require device='cpu'"):
+        envfleet.make(CARTPOLE, 2, device="cuda", transforms=NORMALIZED)
+
+
+SENT = [(CARTPOLE, "kernel"), (PENDULUM, "native"), ("CartPole-v1", "serial"), ("CartPole-v1", "process")]
+
+
+@pytest.mark.parametrize(("env_id", "backend"), SENT)
+def test_sent_rows_equal_whole_steps(env_id: str, backend: str, autoreset_mode: AutoresetMode) -> None:
+    make = functools.partial(
+        envfleet.make, env_id, 4, backend=backend, autoreset_mode=autoreset_mode,
+        transforms=[NormalizeObservation(), FrameStackObservation(3)],
+    )  # fmt: skip
+    with make() as fleet, make() as other:
+        for one in (fleet, other):
+            engine: Any = one.engine
+            engine.set_statistics(engine.get_statistics(), is_updating=False)  # updates depend on batches
+            one.reset(seed=3)
+        rng, num_ended = np.random.default_rng(0), 0
+        for _ in range(40):
+            if autoreset_mode is AutoresetMode.DISABLED and (ended := fleet.terminated_indices):
+                np.testing.assert_array_equal(fleet.reset_envs(ended)[0], other.reset_envs(ended)[0])
+            actions, order = fleet.action_space.sample(), rng.permutation(4)
+            *expected, infos = fleet.step(actions)
+            num_ended += int(np.sum(expected[2] | expected[3]))
+            for rows in (order[:1], order[1:]):
+                other.send(actions[rows], rows)
+                batch = other.recv(env_indices=rows)
+                for whole, part in zip(expected, batch[:4], strict=True):
+                    np.testing.assert_array_equal(whole[rows], part)
+                for row, final in zip(rows, batch.infos.get("final_obs", ()), strict=False):
+                    np.testing.assert_array_equal(final, infos["final_obs"][row])
+            np.testing.assert_array_equal(fleet.engine.observe(), other.engine.observe())
+        assert num_ended > 1
+
+
+@pytest.mark.parametrize(("env_id", "backend"), SENT[:3])
+def test_sent_steps_update_statistics(env_id: str, backend: str) -> None:
+    make = functools.partial(envfleet.make, env_id, 3, backend=backend, transforms=NORMALIZED)
+    with make() as fleet, make() as other:
+        fleet.reset(seed=0)
+        other.reset(seed=0)
+        for _ in range(30):
+            actions = fleet.action_space.sample()
+            other.send(actions)
+            assert_equal_steps(fleet.step(actions), other.recv())

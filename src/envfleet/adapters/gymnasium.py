@@ -237,7 +237,7 @@ class AsyncFleet(_DropInFleet):
         Raises:
             CallPending: Another call is pending; also an `AlreadyPendingCallError`.
         """
-        request = self._reset_request = read_reset(seed, options, self.num_envs)
+        request = self._reset_request = read_reset(seed, options, self.engine.traits)
         whole = (Lifecycle.NEW, Lifecycle.TORN) if request.rows is None else ()
         self._start("reset", lambda: self.engine.submit(request), Lifecycle.READY, *whole)
 

@@ -129,6 +129,14 @@ def breakout() -> gymnasium.Env[Any, Any]:
     return wrappers.FrameStackObservation(wrappers.AtariPreprocessing(env), 4)
 
 
+def breakout_vector(num_envs: int = 1, **kwargs: Any) -> Any:
+    """Build ale-py's vector environment of `breakout`."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    alike = {"repeat_action_probability": 0.0, "reward_clipping": False, "use_fire_reset": False}
+    return AtariVectorEnv(game="breakout", num_envs=num_envs, **alike, **kwargs)
+
+
 def minigrid() -> gymnasium.Env[Any, Any]:
     """Build MiniGrid's 6 × 6 DoorKey with the agent's view as its observation: uint8 of shape (7, 7, 3)."""
     from minigrid.wrappers import ImgObsWrapper
@@ -144,6 +152,7 @@ for _env_id, _function in {"Breakout-v5": breakout, "DoorKey-6x6-v0": minigrid}.
     gymnasium.register(
         f"envfleet-bench/{_env_id}",
         entry_point=f"{__name__}:{_function.__name__}",
+        vector_entry_point=f"{__name__}:breakout_vector" if _function is breakout else None,
         order_enforce=False,  # the inner environment has these wrappers
         disable_env_checker=True,
     )

@@ -14,7 +14,9 @@ NumEnvs = Annotated[
 ]
 Backend = Annotated[
     str | None,
-    typer.Option(help="Backend of the fleet: auto, serial, thread, process, ray, kernel.", show_default="chosen"),
+    typer.Option(
+        help="Backend of the fleet: auto, serial, thread, process, ray, kernel, native.", show_default="chosen"
+    ),
 ]
 Workers = Annotated[
     int | None,

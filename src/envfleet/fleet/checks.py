@@ -98,7 +98,9 @@ def check_options(options: Any, count: int | None = None, name: str = "options")
         for one in options:
             check_options(one, name=f"an entry of {name}")
     elif options is not None and not isinstance(options, Mapping):
-        raise InvalidArgument(f"{name}={options!r} (type {type(options).__name__}), expected a dict: pass one, or None")
+        raise InvalidArgument(
+            f"{name}={options!r} (type {type(options).__name__}), expected a dict: pass one for all, or None"
+        )
 
 
 def check_mask(mask: Any, num_envs: int) -> NDArray[np.int64]:

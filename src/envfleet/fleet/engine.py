@@ -137,14 +137,15 @@ class Reset(Request[dict[str, Any]]):
     options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None
 
 
-def read_reset(seed: Any, options: Any, num_envs: int) -> Reset:
+def read_reset(seed: Any, options: Any, traits: Traits) -> Reset:
     """Return the request for a call of `reset` with these arguments.
 
     Raises:
         InvalidArgument: Seeds, mask or options are invalid.
     """
+    num_envs = traits.num_envs
     if options is not None:
-        check_options(options, num_envs)
+        check_options(options, num_envs if traits.has_objects else None)
     rows, seeds = None, check_seeds(seed, num_envs)
     if isinstance(options, Mapping) and "reset_mask" in options:
         rows = check_mask(options["reset_mask"], num_envs)

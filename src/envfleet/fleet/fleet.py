@@ -91,8 +91,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
         Args:
             seed: An int gives sub-environment `i` the seed `seed + i`; a list has one seed, or `None`, for each.
-            options: Options of the sub-environments: one dict for all, or a list with a dict or `None` for each. A dict
-                may have `"reset_mask"`, a bool array `(num_envs,)`.
+            options: Options of the sub-environments: one dict for all, or, where they are Python objects (backends
+                serial, thread, process and ray), a list with a dict or `None` for each. A dict may have
+                `"reset_mask"`, a bool array `(num_envs,)`.
 
         Returns:
             Observations of all sub-environments, and infos.
@@ -102,7 +103,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             SubEnvError: A sub-environment raised.
             WorkerDied: A worker ended.
         """
-        request = read_reset(seed, options, self.num_envs)
+        request = read_reset(seed, options, self.engine.traits)
         call = "reset()" if request.rows is None else "reset() with a mask"
         return self._show_reset(request, self._reset(call, request, _READY))
 
@@ -123,7 +124,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         Args:
             indices: Indices of the sub-environments, each once.
             seeds: A seed or `None` for each of them.
-            options: One dict for all of them, or a dict or `None` for each.
+            options: One dict for all of them, or, where they are Python objects, a list with a dict or `None` for each.
 
         Returns:
             Observations and infos, one row per index.
@@ -133,7 +134,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             CallPending: Steps of some of them are pending.
         """
         rows = check_rows(indices, self.num_envs)
-        check_options(options, len(rows))
+        check_options(options, len(rows) if self.engine.traits.has_objects else None)
         checked_seeds = check_seeds(seeds, len(rows), one_for_all=False, per="indices")
         is_whole = np.array_equal(rows, np.arange(self.num_envs))
         request = Reset(None if is_whole else rows, checked_seeds, options)

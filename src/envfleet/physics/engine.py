@@ -17,6 +17,7 @@ from envfleet.kernels.engine import KernelEngine
 from envfleet.options import Options
 from envfleet.physics.batch import TaskBatch
 from envfleet.physics.infos import TaskInfos
+from envfleet.physics.opengl import require_opengl
 from envfleet.physics.task import Task, find_task, load_model, read_frame_skip, read_task
 
 ModelFields = Mapping[str, Any] | Callable[[Any, np.random.Generator], Mapping[str, Any]]
@@ -45,6 +46,7 @@ class PhysicsEngine(KernelEngine):
 
     Raises:
         InvalidArgument: An argument has an invalid value.
+        MissingDependency: There is a `render_mode`, but OpenGL does not work.
         KernelError: The task cannot be compiled.
     """
 
@@ -64,6 +66,8 @@ class PhysicsEngine(KernelEngine):
         model_fields: ModelFields | None = None,
         **params: Any,
     ) -> None:
+        if render_mode is not None:
+            require_opengl()
         found = find_task(task)
         loaded, skip = load_model(model or found.model), read_frame_skip(found, frame_skip)
         spec, read = read_task(found, loaded, skip, params)

@@ -27,8 +27,7 @@ class PlainTask(PlainEnv):
 
     def __init__(self, spec: TaskSpec, params: NDArray[Any] | None = None) -> None:
         super().__init__(spec, params)
-        self._mujoco = import_mujoco()
-        self.data = self._mujoco.MjData(spec.model)
+        self.data = import_mujoco().MjData(spec.model)
 
     def _call(self, function: Any, **more: Any) -> Any:
         given = {"data": self.data, "model": self.spec.model, "state": self.state, "rng": self.rng}
@@ -36,20 +35,24 @@ class PlainTask(PlainEnv):
         return function(*(given[name] for name in arguments_of(function)))
 
     def _reset(self) -> Any:
-        self._mujoco.mj_resetData(self.spec.model, self.data)
+        import mujoco
+
+        mujoco.mj_resetData(self.spec.model, self.data)
         result = self._call(self.spec.reset)
-        self._mujoco.mj_forward(self.spec.model, self.data)
+        mujoco.mj_forward(self.spec.model, self.data)
         if self.spec.after_reset is not None:
             self._call(self.spec.after_reset)
         return result
 
     def _step(self, action: Any) -> Any:
+        import mujoco
+
         if self.spec.before_step is None:
             self.data.ctrl[:] = action
         else:
             self._call(self.spec.before_step, action=action)
-        self._mujoco.mj_step(self.spec.model, self.data, nstep=self.spec.frame_skip)
-        self._mujoco.mj_rnePostConstraint(self.spec.model, self.data)
+        mujoco.mj_step(self.spec.model, self.data, nstep=self.spec.frame_skip)
+        mujoco.mj_rnePostConstraint(self.spec.model, self.data)
         return self._call(self.spec.step, action=action)
 
     def _observe(self, state: PlainRecord, out: Any) -> Any:

@@ -7,11 +7,13 @@ and saves the state.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import functools
 import importlib.metadata
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +50,34 @@ def import_mujoco() -> Any:
     import mujoco.batch
 
     return mujoco
+
+
+_printed = set[str]()
+"""Warnings of MuJoCo's compiler that `loading` has printed."""
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[Any]:
+    """Import MuJoCo and print each warning about models once, instead of for each model; a handler of the user's stays.
+
+    Raises:
+        MissingDependency: MuJoCo is missing or too old.
+    """
+    mujoco = import_mujoco()
+    if mujoco.get_mju_user_warning() is not None:
+        yield mujoco
+        return
+    mujoco.set_mju_user_warning(_print_once)
+    try:
+        yield mujoco
+    finally:
+        mujoco.set_mju_user_warning(None)
+
+
+def _print_once(text: str) -> None:
+    if text not in _printed:
+        _printed.add(text)
+        sys.stderr.write(f"WARNING: {text}\n")
 
 
 class _Config(ctypes.Structure):

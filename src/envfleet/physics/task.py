@@ -20,7 +20,7 @@ from envfleet.fleet.checks import check_whole
 from envfleet.kernels.kernel import KernelSpec, read_space
 from envfleet.native.fields import read_fields
 from envfleet.native.references import reachable
-from envfleet.physics.simulations import Field, find_fields, import_mujoco
+from envfleet.physics.simulations import Field, find_fields, loading
 
 
 class Task:
@@ -190,15 +190,15 @@ def load_model(source: str) -> Any:
     Raises:
         InvalidArgument: The file does not exist, or MuJoCo cannot read it.
     """
-    mujoco = import_mujoco()
     try:
-        if source.lstrip().startswith("<"):
-            return mujoco.MjModel.from_xml_string(source)
-        package, _, inner = source.partition(":")
-        if inner and not Path(source).exists():
-            with importlib.resources.as_file(importlib.resources.files(package) / inner) as path:
-                return mujoco.MjModel.from_xml_path(str(path))
-        return mujoco.MjModel.from_xml_path(str(Path(source).expanduser()))
+        with loading() as mujoco:
+            if source.lstrip().startswith("<"):
+                return mujoco.MjModel.from_xml_string(source)
+            package, _, inner = source.partition(":")
+            if inner and not Path(source).exists():
+                with importlib.resources.as_file(importlib.resources.files(package) / inner) as path:
+                    return mujoco.MjModel.from_xml_path(str(path))
+            return mujoco.MjModel.from_xml_path(str(Path(source).expanduser()))
     except (ValueError, OSError, ModuleNotFoundError) as error:
         raise InvalidArgument(
             f"model={source[:80]!r} cannot be loaded ({error}): pass the path of an XML file, 'package:path' of one in "
