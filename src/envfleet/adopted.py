@@ -259,7 +259,8 @@ class AdoptedEngine(Engine):
         )
 
     def _reset(self, request: Reset) -> dict[str, Any]:
-        seeds, rows = request.seeds, request.rows
+        rows = request.rows
+        seeds: Any = request.seeds
         options: Any = request.options
         if rows is not None:
             mask = np.zeros(self.traits.num_envs, np.bool_)

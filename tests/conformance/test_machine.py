@@ -22,7 +22,7 @@ from tests.unit.physics.samples import Gusts
 from tests.waiting import PATIENCE_S
 
 import envfleet
-from envfleet.envs.mujoco.runners import Hopper
+from envfleet.envs.mujoco.pendulums import InvertedDoublePendulum
 from envfleet.errors import FleetClosed
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.kernels import Kernel
@@ -76,7 +76,7 @@ PHYSICS = [
         ),
         lambda env: env.plain.observe(),
     )
-    for task in (Gusts, Hopper)  # Gymnasium's own environments cannot be copied, which the model needs
+    for task in (Gusts, InvertedDoublePendulum)  # Gymnasium's own environments cannot be copied, which the model needs
 ]
 
 
@@ -315,7 +315,7 @@ class KernelMachine(FleetMachine):
 
 
 class PhysicsMachine(FleetMachine):
-    """The same over MuJoCo tasks: one of a user, and one of Gymnasium."""
+    """The same over MuJoCo tasks."""
 
     subjects = PHYSICS
 

@@ -23,7 +23,10 @@ from numpy.typing import NDArray
 import envfleet
 from envfleet.bench.workloads import Workload, is_installed
 from envfleet.kernels.registration import find_original, find_twin, is_kernel
+from envfleet.natives import Native, find_native
+from envfleet.options import Options
 from envfleet.registry import BACKENDS
+from envfleet.sources import Blueprint
 
 BASELINE = "loop"
 
@@ -265,7 +268,7 @@ class EnvFleet(Contender):
 
     def line(self, workload: Workload, num_envs: int, workers: int | None) -> str:
         """Return the call of `envfleet.make`; of a compiled twin by the id of the twin."""
-        options = self._options(num_envs, workers)
+        options = self._options(workload, num_envs, workers)
         if self.backend == "auto":  # the default
             del options["backend"]
         arguments = ", ".join(
@@ -276,15 +279,19 @@ class EnvFleet(Contender):
             return workload.make_line(arguments)
         return f"envfleet.make({json.dumps(kernel.id)}, {arguments})"
 
-    def _options(self, num_envs: int, workers: int | None) -> dict[str, Any]:
+    def _options(self, workload: Workload, num_envs: int, workers: int | None) -> dict[str, Any]:
         options: dict[str, Any] = {"backend": self.backend, **self.options}
+        if self.backend == "native":
+            native = find_native(Blueprint(workload.spec, num_envs, Options(), {}))
+            if isinstance(native, Native) and native.kind == "vector":  # which has threads of its own
+                workers = None
         if workers is not None and self.backend != "serial":
             options.setdefault("workers", min(workers, num_envs))
         return options
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Call `envfleet.make`."""
-        options = self._options(num_envs, workers)
+        options = self._options(workload, num_envs, workers)
         source = (kernel_of(workload) if self.backend == "kernel" else None) or workload.spec
         return VectorRunner(envfleet.make(source, num_envs, **options), num_envs, seed=0)
 

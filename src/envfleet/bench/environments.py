@@ -133,7 +133,7 @@ def breakout_vector(num_envs: int = 1, **kwargs: Any) -> Any:
     """Build ale-py's vector environment of `breakout`."""
     from ale_py.vector_env import AtariVectorEnv
 
-    alike = {"repeat_action_probability": 0.0, "reward_clipping": False, "use_fire_reset": False}
+    alike: dict[str, Any] = {"repeat_action_probability": 0.0, "reward_clipping": False, "use_fire_reset": False}
     return AtariVectorEnv(game="breakout", num_envs=num_envs, **alike, **kwargs)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gymnasium import spaces
 
@@ -15,7 +16,7 @@ from envfleet.agents import PPO
 from envfleet.errors import MissingDependency, SubEnvError
 from envfleet.physics import opengl
 
-UNBOUNDED = spaces.Box(-float("inf"), float("inf"), (4,), "float64")
+UNBOUNDED = spaces.Box(-np.inf, np.inf, (4,), np.float64)
 
 
 @pytest.fixture
