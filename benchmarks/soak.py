@@ -30,6 +30,7 @@ from envfleet.remote.codec import pack, unpack
 
 NUM_ENVS, TOKENS = 8, 20
 ALLOWED_GROWTH = 0.25  # of the memory after a third of the time
+_METRICS_TOKEN = "soak"
 TIMEOUT_S = 120.0  # above the deadline of the service's queue and the grace period of requests that are stuck
 
 
@@ -172,7 +173,7 @@ def run_soak(
     session: Session, *, clients: int = 12, sessions: int = 10_000, timed: tuple[int, ...] = (1, 8, 32)
 ) -> None:
     """Check a service under bad clients and with many sessions; exit with 1 on a fault."""
-    with serve() as (url, admin, service):
+    with serve("--metrics-token", _METRICS_TOKEN) as (url, admin, service):
         tokens = _make_tokens(url, admin)
         tally = _run_clients(url, tokens, service, clients, session.seconds)
         answers = ", ".join(f"{count:,} × {status}" for status, count in sorted(tally.answers.items()))
@@ -198,7 +199,9 @@ def _make_tokens(url: str, admin: str) -> list[str]:
 
 
 def _num_fleets(url: str) -> float:
-    match = re.search(r"^envfleet_fleets (\S+)$", httpx.get(f"{url}/metrics", timeout=TIMEOUT_S).text, re.MULTILINE)
+    headers = {"Authorization": f"Bearer {_METRICS_TOKEN}"}
+    text = httpx.get(f"{url}/metrics", headers=headers, timeout=TIMEOUT_S).text
+    match = re.search(r"^envfleet_fleets (\S+)$", text, re.MULTILINE)
     if match is None:
         raise SystemExit("/metrics lacks envfleet_fleets")
     return float(match[1])

@@ -67,8 +67,19 @@ def serve_here(settings: Settings) -> Iterator[tuple[httpx.Client, Service]]:
 class Command:
     """`envfleet serve` in a separate process; `kill` sends SIGKILL."""
 
-    def __init__(self, database: str, *options: str, port: int = 0) -> None:
-        command = [sys.executable, "-m", "envfleet.cli", "serve", "--database", database, "--port", str(port), *options]
+    def __init__(self, database: str, *options: str, port: int = 0, prefix: tuple[str, ...] = ()) -> None:
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "envfleet.cli",
+            "serve",
+            "--database",
+            database,
+            "--port",
+            str(port),
+            *options,
+        ]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env={**os.environ, "COLUMNS": "200"}
         )
