@@ -469,7 +469,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             ("single_observation_space", self.single_observation_space),
             ("single_action_space", self.single_action_space),
             ("autoreset_mode", self.autoreset_mode.name),
-            ("state", self._state.value),
+            ("state", self._calls.state.value),
         ]
         return html_table(rows, title=repr(self))
 
