@@ -119,6 +119,7 @@ _TWINS = {
     "FrozenLake-v1": ("toy_text.frozen_lake:FrozenLake", 100),
     "FrozenLake8x8-v1": ("toy_text.frozen_lake:FrozenLake8x8", 200),
     "Taxi-v3": ("toy_text.taxi:Taxi", 200),
+    "Taxi-v4": ("toy_text.taxi_v4:TaxiV4", 200),
     "CliffWalking-v1": ("toy_text.cliff_walking:CliffWalking", None),
     "Blackjack-v1": ("toy_text.blackjack:Blackjack", None),
 }

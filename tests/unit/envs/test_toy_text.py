@@ -17,6 +17,7 @@ from envfleet.envs.toy_text.blackjack import Blackjack
 from envfleet.envs.toy_text.cliff_walking import CliffWalking
 from envfleet.envs.toy_text.frozen_lake import FrozenLake, FrozenLake8x8, read_map
 from envfleet.envs.toy_text.taxi import Taxi
+from envfleet.envs.toy_text.taxi_v4 import TaxiV4
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
@@ -72,15 +73,21 @@ class Pair:
         return "-".join((self.original, *self.arguments))
 
 
+_TAXI: Any = (Taxi, "Taxi-v3") if "Taxi-v3" in gym.registry else (TaxiV4, "Taxi-v4")  # Gymnasium has one of them
+_ODDS = {"is_rainy": True, "fickle_passenger": True, "rainy_probability": 0.5, "fickle_probability": 0.9}
+TAXIS = (
+    Pair(*_TAXI, num_steps=250),
+    Pair(*_TAXI, {"is_rainy": True}, num_steps=250),
+    Pair(*_TAXI, {"is_rainy": True, "fickle_passenger": True}, num_steps=250),
+    *([Pair(*_TAXI, _ODDS, num_steps=500)] if _TAXI[0] is TaxiV4 else []),
+)
 PAIRS = (
     Pair(FrozenLake, "FrozenLake-v1"),
     Pair(FrozenLake, "FrozenLake-v1", {"is_slippery": False}),
     Pair(FrozenLake, "FrozenLake-v1", {"success_rate": 0.7, "reward_schedule": (2.0, -1.0, -0.25)}),
     Pair(FrozenLake, "FrozenLake-v1", {"desc": TWO_STARTS}, {"desc": read_map(TWO_STARTS)}),
     Pair(FrozenLake8x8, "FrozenLake8x8-v1", num_steps=500),
-    Pair(Taxi, "Taxi-v3", num_steps=250),
-    Pair(Taxi, "Taxi-v3", {"is_rainy": True}, num_steps=250),
-    Pair(Taxi, "Taxi-v3", {"is_rainy": True, "fickle_passenger": True}, num_steps=250),
+    *TAXIS,
     Pair(CliffWalking, "CliffWalking-v1"),
     Pair(CliffWalking, "CliffWalking-v1", {"is_slippery": True}, num_steps=500),
     Pair(Blackjack, "Blackjack-v1", num_steps=100),
@@ -181,3 +188,13 @@ def test_maps_may_differ_between_sub_environments() -> None:
 def test_a_map_that_cannot_be_played_is_refused(rows: list[str], clue: str) -> None:
     with pytest.raises(InvalidArgument, match=clue):
         envfleet.make(FrozenLake, 1, backend="kernel", desc=read_map(rows))
+
+
+def test_both_taxis_are_equal_in_the_sun() -> None:
+    with envfleet.make(Taxi, 50, backend="kernel") as old, envfleet.make(TaxiV4, 50, backend="kernel") as new:
+        old.reset(seed=0)
+        new.reset(seed=0)
+        rollouts = [fleet.rollout("random", 300, seed=1) for fleet in (old, new)]
+    for name in ("all_observations", "rewards", "terminated", "truncated"):
+        assert np.array_equal(getattr(rollouts[0], name), getattr(rollouts[1], name))
+    assert rollouts[0].infos.keys() == rollouts[1].infos.keys()

@@ -109,13 +109,13 @@ class Taxi(Kernel):
 
     @staticmethod
     def render(state: State, params: Params) -> NDArray[Any]:
-        """Draw Gymnasium's frame, `(350, 550, 3)`."""
-        from gymnasium.envs.toy_text.taxi import TaxiEnv
+        """Draw Gymnasium's frame, `(350, 550, 3)` in 1.2 and `(456, 536, 3)` in 1.4."""
+        from gymnasium.envs.toy_text.taxi import WINDOW_SIZE, TaxiEnv
 
         number = ((state.row * _SIZE + state.column) * 5 + state.passenger) * 4 + state.destination
         return draw_original(
             TaxiEnv,
-            (550, 350),
+            WINDOW_SIZE,
             surface="window",
             s=int(number),
             lastaction=None,
