@@ -30,7 +30,7 @@ from envfleet import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPAT = str(ROOT / "compat" / "src")
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 OUTPUT = 'text title="output"'
 END_OF_BLOCK = "\x1e"
 PAGE_LIMIT_S = 1200.0  # the first time, when a page's kernels are compiled, on a busy machine

@@ -29,7 +29,7 @@ _COMMANDS = {
     "status": "status http://127.0.0.1:1",
     "rllib": "rllib train --help",
 }
-_EXTRAS = ("cli", "hockey", "serve", "train")
+_EXTRAS = ("cli", "client", "hockey", "kernels", "mujoco", "peers", "ray", "serve", "train")
 _SECONDS = 500
 
 

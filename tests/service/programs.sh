@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs Debian's packages of the programs that tests of the service drive: a browser, a database and proxies.
-# Does nothing where they are there; where they cannot be installed, says which are missing and goes on.
+# Says which programs that tests of the service drive (a browser, a database, proxies) are missing, and how to get them.
+# With --install, installs them from Debian's packages, as CI does.
 set -eu
 
 missing=""
@@ -11,7 +11,7 @@ for proxy in nginx caddy; do
 done
 [ -n "$missing" ] || exit 0
 
-if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+if [ "${1:-}" = --install ]; then
     echo "installing for the tests of the service:$missing"
     log=$(mktemp)
     apt="apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3"
@@ -23,4 +23,4 @@ if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
     tail -n 5 "$log" >&2
     rm -f "$log"
 fi
-echo "missing, so that tests under tests/service will fail:$missing (on Debian, as root: apt-get install$missing)" >&2
+echo "missing, so that tests under tests/service will fail:$missing (on Debian, as root: tests/service/programs.sh --install)" >&2
