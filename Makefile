@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint
 # One more than CI has cores, as tests often wait. The order of the files is that of tests/conftest.py.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 RAY := tests/ray tests/rllib src/envfleet/rllib src/envfleet/workers/transports/ray
+# Tests of the fleet that use torch or Stable-Baselines3, which the light set-up does not have.
+HEAVY := fleet_released.py fleet_vector_rewards.py infos.py layout_actions.py leaves.py rollout_advantages.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick programs light newest lint types imports docs bytecode check bench thirdparty clean
@@ -44,8 +46,8 @@ lint: $(READY) ## Check format and style
 light: ## Set up .venv-light for work on the fleet (390 MB), and test what it covers
 	@test -d .venv-light || $(PYTHON) -m venv .venv-light
 	@.venv-light/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[light]'
-	@.venv-light/bin/python -m pytest tests/unit/fleet tests/unit/workers tests/fault/test_raising.py \
-		--ignore tests/unit/fleet/test_fleet_released.py  # which needs Stable-Baselines3
+	@.venv-light/bin/python -m pytest $(addprefix --ignore=tests/unit/fleet/test_,$(HEAVY)) \
+		tests/unit/fleet tests/unit/workers tests/fault/test_raising.py tests/fault/test_deaths.py
 
 newest: ## Test the fleet with the newest Gymnasium, NumPy and Stable-Baselines3 (PYTHON=python3.13)
 	@test -d .venv-newest || $(PYTHON) -m venv .venv-newest

@@ -33,7 +33,10 @@ ALL = pytest.mark.parametrize("kind", [*ASYNC, *SYNC])
 
 
 def same(expected: Any, actual: Any) -> None:
-    different = mismatches([*expected[:-1], dict(expected[-1])], [*actual[:-1], dict(actual[-1])])
+    infos = dict(expected[-1])
+    if infos.get("final_info") == {}:  # Gymnasium 1.4's AsyncVectorEnv; its SyncVectorEnv leaves it out
+        del infos["final_info"], infos["_final_info"]
+    different = mismatches([*expected[:-1], infos], [*actual[:-1], dict(actual[-1])])
     assert not different, different
 
 
@@ -302,9 +305,9 @@ def test_masks_and_seeds_that_do_not_fit(kind: Make, close_later: Make) -> None:
     envs = close_later(kind, counting(3))
     envs.reset(seed=[1, 2, None])
     for mask in ([True, False, True], np.array([True, False]), np.array([1, 0, 1]), np.zeros(3, bool)):
-        with pytest.raises((AssertionError, ValueError)):
+        with pytest.raises((AssertionError, TypeError, ValueError)):
             envs.reset(options={"reset_mask": mask})
-    with pytest.raises((AssertionError, ValueError)):
+    with pytest.raises((AssertionError, TypeError, ValueError)):
         envs.reset(seed=[1, 2])
     envs.reset()
 
@@ -435,5 +438,5 @@ def test_spaces_that_the_caller_gives(kind: Make, close_later: Make) -> None:
     other = spaces.Box(-9, 9, (4,), np.float64)
     with pytest.raises((AssertionError, RuntimeError), match=r"shape|observation_space"):
         close_later(kind, [CountingEnv] * 2, observation_mode=(batched, other))
-    with pytest.raises((AssertionError, ValueError)):
+    with pytest.raises((AssertionError, TypeError, ValueError)):
         kind([CountingEnv], observation_mode=("same", "same"))

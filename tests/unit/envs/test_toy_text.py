@@ -73,14 +73,16 @@ class Pair:
         return "-".join((self.original, *self.arguments))
 
 
-_TAXI: Any = (Taxi, "Taxi-v3") if "Taxi-v3" in gym.registry else (TaxiV4, "Taxi-v4")  # Gymnasium has one of them
-_ODDS = {"is_rainy": True, "fickle_passenger": True, "rainy_probability": 0.5, "fickle_probability": 0.9}
-TAXIS = (
-    Pair(*_TAXI, num_steps=250),
-    Pair(*_TAXI, {"is_rainy": True}, num_steps=250),
-    Pair(*_TAXI, {"is_rainy": True, "fickle_passenger": True}, num_steps=250),
-    *([Pair(*_TAXI, _ODDS, num_steps=500)] if _TAXI[0] is TaxiV4 else []),
-)
+HAS_NEW_TAXI = "Taxi-v4" in gym.registry  # Gymnasium has one of them
+
+
+def taxi(num_steps: int = 250, **arguments: Any) -> Pair:
+    return Pair(TaxiV4 if HAS_NEW_TAXI else Taxi, "Taxi-v4" if HAS_NEW_TAXI else "Taxi-v3", arguments, None, num_steps)
+
+
+TAXIS = [taxi(), taxi(is_rainy=True), taxi(is_rainy=True, fickle_passenger=True)]
+if HAS_NEW_TAXI:
+    TAXIS.append(taxi(500, is_rainy=True, fickle_passenger=True, rainy_probability=0.5, fickle_probability=0.9))
 PAIRS = (
     Pair(FrozenLake, "FrozenLake-v1"),
     Pair(FrozenLake, "FrozenLake-v1", {"is_slippery": False}),
