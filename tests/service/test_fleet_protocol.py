@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 from tests.service.conftest import TURBOFAN, Caller
 
 import envfleet
@@ -20,7 +21,9 @@ def test_trajectories_are_those_of_a_local_fleet(ann: Caller, env: str, steps: i
     rng = np.random.default_rng(0)
     described = ann.call("/fleets", env=env, num_envs=4, autoreset_mode=mode)
     fleet = described["fleet"]
-    with envfleet.make(env, 4, backend="auto" if env == TURBOFAN else "serial", autoreset_mode=mode) as local:
+    with envfleet.make(
+        env, 4, backend="auto" if env == TURBOFAN else "serial", autoreset_mode=AutoresetMode[mode]
+    ) as local:
         assert space_from_plain(described["observation_space"]) == local.single_observation_space
         assert space_from_plain(described["action_space"]) == local.single_action_space
         reply = ann.call(f"/fleets/{fleet}/reset", seq=0, seeds=7)

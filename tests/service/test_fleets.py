@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from gymnasium.vector import AutoresetMode
 from tests.service.serving import make_settings
 
 import envfleet
@@ -92,7 +93,7 @@ def test_fleets_come_back_bit_by_bit(tmp_path: Path, env: str, autoreset_mode: s
     settings = make_settings(tmp_path, snapshot_every=7)
     rng = np.random.default_rng(2)
     actions = rng.integers(0, 2, (60, 3))
-    with envfleet.make(env, 3, backend="serial", autoreset_mode=autoreset_mode) as local:
+    with envfleet.make(env, 3, backend="serial", autoreset_mode=AutoresetMode[autoreset_mode]) as local:
         with process(settings) as first:
             user = first.user("ann")
             fleet = first.create(user, env, autoreset_mode=autoreset_mode)
