@@ -80,3 +80,33 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(MissingDependency, match=r"pip install 'envfleet\[export\]'"):
         export_policy(agent, tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_exported_policies_scale_images_as_the_agent_does() -> None:
+    observations = spaces.Box(0, 255, (3,), np.uint8)
+    agent = PPO(observations, spaces.Box(-1, 1, (2,)), PPOConfig(hidden=(8,), normalize_observations=True), seed=0)
+    agent._network.observation_moments.update(torch.rand(50, 3))
+    network = agent.export_policy(deterministic=True)
+    assert network is not None
+    x = np.random.default_rng(1).integers(0, 256, (20, 3), np.uint8)
+    outputs = x.astype(np.float64)
+    for place, (weight, bias) in enumerate(network.weights):
+        outputs = (np.tanh(outputs) if place else outputs) @ weight.T + bias
+    np.testing.assert_allclose(np.tanh(outputs), agent.act_batch(x, deterministic=True), atol=1e-5)
+
+
+def test_exported_policies_act_alike() -> None:
+    observations = spaces.Box(-10, 10, (3,), np.float32)
+    box = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+    agent = PPO(observations, box, PPOConfig(hidden=(8, 8), normalize_observations=True), seed=0)
+    agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(5, 3, (50, 3))))
+    inputs = np.random.default_rng(1).normal(5, 3, (20, 3)).astype(np.float32)
+    network, noisy = agent.export_policy(deterministic=True), agent.export_policy()
+    assert network is not None
+    assert noisy is not None
+    assert (network.head, noisy.head) == ("tanh", "tanh_gaussian")
+    layers = inputs
+    for number, (weight, bias) in enumerate(network.weights):
+        layers = (np.tanh(layers) if number else layers) @ weight.T + bias
+    expected = box.low + (np.tanh(layers) + 1) / 2 * (box.high - box.low)
+    assert np.allclose(agent.act_batch(inputs, deterministic=True), expected, atol=1e-4)

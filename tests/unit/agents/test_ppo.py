@@ -14,6 +14,7 @@ from gymnasium import spaces
 from envfleet.agents import PPO, PPOConfig, Rollout
 from envfleet.agents.actions import SquashedPolicy
 from envfleet.agents.compiled import F32, TANH, _activate
+from envfleet.agents.networks import RunningMoments
 from envfleet.fleet.rollout import RolloutEpisodes
 from envfleet.native.compiling import compile_function
 
@@ -243,3 +244,38 @@ def constant_network(space: Any) -> torch.nn.Module:
     torch.nn.init.constant_(layer.weight, 0.5)
     torch.nn.init.constant_(layer.bias, 0.5)
     return torch.nn.Sequential(torch.nn.Flatten(), layer)
+
+
+def test_the_squashed_policy_has_the_density_of_torchs() -> None:
+    box = spaces.Box(-2.0, 2.0, (2,), np.float32)
+    agent = PPO(spaces.Box(-1, 1, (1,), np.float32), box, PPOConfig(hidden=(4,), initial_log_std=-0.5), seed=0)
+    actions = agent.act_batch(np.zeros((50, 1), np.float32))
+    targets = agent._policy.targets(actions)
+    means, log_std = torch.full((50, 2), 0.3), agent._network.log_std
+    normal = torch.distributions.Normal(means, log_std.exp())
+    logs, entropies = agent._policy.log_probs(means, log_std, targets)
+    assert torch.allclose(logs, normal.log_prob(targets).sum(dim=1))
+    assert torch.allclose(entropies, normal.entropy().sum(dim=1))
+    assert np.allclose(2 * np.tanh(targets.numpy()), actions, atol=1e-4)
+
+
+def test_moments_of_a_stream_are_those_of_all_of_it() -> None:
+    rows = np.random.default_rng(0).normal([1e6, -3.0], [1.0, 0.0], (1000, 2))
+    moments = RunningMoments(2)
+    assert moments.deviation.tolist() == [1.0, 1.0]
+    for part in np.split(rows, [1, 10, 300]):
+        moments.update(torch.from_numpy(part))
+    assert moments.mean.numpy() == pytest.approx(rows.mean(axis=0))
+    assert moments.deviation.tolist() == pytest.approx([rows[:, 0].std(), 1.0])
+    values = torch.from_numpy(rows)
+    assert torch.allclose(moments.restore(moments(values)), values)
+
+
+def test_returns_change_the_scale_of_values_and_not_the_values() -> None:
+    agent = PPO(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), seed=0)
+    inputs = torch.randn(20, 3)
+    before = agent._values(inputs)
+    for returns in (torch.linspace(50, 70, 10), torch.linspace(-100, 300, 10)):
+        agent._network.update_value_moments(returns)
+        assert np.allclose(agent._values(inputs), before, atol=1e-3)
+    assert agent._network.value_moments.deviation.item() > 50

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 import envfleet
 from envfleet.agents import PPO, Collector, PPOConfig, Rollout
-from envfleet.agents.networks import RunningMoments
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.rollout import generalized_advantages
 
@@ -151,71 +150,6 @@ def test_rollouts_of_kernels_are_those_of_steps() -> None:
         assert np.array_equal(getattr(fused, name), getattr(stepped, name)), name
     for name in ("steps", "env_indices", "returns", "lengths", "observations"):
         assert np.array_equal(getattr(fused.episodes, name), getattr(stepped.episodes, name)), name
-
-
-def test_exported_policies_scale_images_as_the_agent_does() -> None:
-    observations = spaces.Box(0, 255, (3,), np.uint8)
-    agent = PPO(observations, spaces.Box(-1, 1, (2,)), PPOConfig(hidden=(8,), normalize_observations=True), seed=0)
-    agent._network.observation_moments.update(torch.rand(50, 3))
-    network = agent.export_policy(deterministic=True)
-    assert network is not None
-    x = np.random.default_rng(1).integers(0, 256, (20, 3), np.uint8)
-    outputs = x.astype(np.float64)
-    for place, (weight, bias) in enumerate(network.weights):
-        outputs = (np.tanh(outputs) if place else outputs) @ weight.T + bias
-    np.testing.assert_allclose(np.tanh(outputs), agent.act_batch(x, deterministic=True), atol=1e-5)
-
-
-def test_exported_policies_act_alike() -> None:
-    observations = spaces.Box(-10, 10, (3,), np.float32)
-    box = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
-    agent = PPO(observations, box, PPOConfig(hidden=(8, 8), normalize_observations=True), seed=0)
-    agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(5, 3, (50, 3))))
-    inputs = np.random.default_rng(1).normal(5, 3, (20, 3)).astype(np.float32)
-    network, noisy = agent.export_policy(deterministic=True), agent.export_policy()
-    assert network is not None
-    assert noisy is not None
-    assert (network.head, noisy.head) == ("tanh", "tanh_gaussian")
-    layers = inputs
-    for number, (weight, bias) in enumerate(network.weights):
-        layers = (np.tanh(layers) if number else layers) @ weight.T + bias
-    expected = box.low + (np.tanh(layers) + 1) / 2 * (box.high - box.low)
-    assert np.allclose(agent.act_batch(inputs, deterministic=True), expected, atol=1e-4)
-
-
-def test_the_squashed_policy_has_the_density_of_torchs() -> None:
-    box = spaces.Box(-2.0, 2.0, (2,), np.float32)
-    agent = PPO(spaces.Box(-1, 1, (1,), np.float32), box, PPOConfig(hidden=(4,), initial_log_std=-0.5), seed=0)
-    actions = agent.act_batch(np.zeros((50, 1), np.float32))
-    targets = agent._policy.targets(actions)
-    means, log_std = torch.full((50, 2), 0.3), agent._network.log_std
-    normal = torch.distributions.Normal(means, log_std.exp())
-    logs, entropies = agent._policy.log_probs(means, log_std, targets)
-    assert torch.allclose(logs, normal.log_prob(targets).sum(dim=1))
-    assert torch.allclose(entropies, normal.entropy().sum(dim=1))
-    assert np.allclose(2 * np.tanh(targets.numpy()), actions, atol=1e-4)
-
-
-def test_moments_of_a_stream_are_those_of_all_of_it() -> None:
-    rows = np.random.default_rng(0).normal([1e6, -3.0], [1.0, 0.0], (1000, 2))
-    moments = RunningMoments(2)
-    assert moments.deviation.tolist() == [1.0, 1.0]
-    for part in np.split(rows, [1, 10, 300]):
-        moments.update(torch.from_numpy(part))
-    assert moments.mean.numpy() == pytest.approx(rows.mean(axis=0))
-    assert moments.deviation.tolist() == pytest.approx([rows[:, 0].std(), 1.0])
-    values = torch.from_numpy(rows)
-    assert torch.allclose(moments.restore(moments(values)), values)
-
-
-def test_returns_change_the_scale_of_values_and_not_the_values() -> None:
-    agent = PPO(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), seed=0)
-    inputs = torch.randn(20, 3)
-    before = agent._values(inputs)
-    for returns in (torch.linspace(50, 70, 10), torch.linspace(-100, 300, 10)):
-        agent._network.update_value_moments(returns)
-        assert np.allclose(agent._values(inputs), before, atol=1e-3)
-    assert agent._network.value_moments.deviation.item() > 50
 
 
 def test_rollouts_with_next_to_nothing_in_them() -> None:
