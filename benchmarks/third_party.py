@@ -178,7 +178,8 @@ def measure_here(env: OtherEnv) -> dict[str, Any]:
     reference = _play(fleet, MOST_STEPS, COMPARED_S)
     fleet.close()
     result: dict[str, Any] = {"again": _compare(reference, sync)}
-    for backend, workers in (("serial", None), ("thread", 2), ("process", 2)):
+    settings: tuple[tuple[BackendName, int | None], ...] = (("serial", None), ("thread", 2), ("process", 2))
+    for backend, workers in settings:
         result[backend] = _compare(reference, on(backend, workers))
     asynchronous().close()
     starts = [(_start_s(on("process")), _start_s(asynchronous)) for _ in range(TRIALS)]

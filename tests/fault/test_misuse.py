@@ -82,7 +82,7 @@ def test_arguments(name: str) -> None:
 def test_unknown_backend_and_environment() -> None:
     with no_new_process():
         with pytest.raises(InvalidArgument, match="backend='quantum': pass one of 'auto', 'serial'"):
-            envfleet.make(one, num_envs=2, backend="quantum")
+            envfleet.make(one, num_envs=2, backend="quantum")  # type: ignore[arg-type]
         with pytest.raises(UnknownEnv, match=r"NoSuchEnv.*envfleet envs"):
             envfleet.make("NoSuchEnv-v0", num_envs=2, backend="process")
         with pytest.raises(gymnasium.error.UnregisteredEnv, match=r"v9.*close to it: CartPole-v1"):

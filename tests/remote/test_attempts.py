@@ -26,7 +26,7 @@ def attempts(place: Place, token: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_an_evaluation_is_exactly_one_attempt(place: Place, mode: str, num_envs: int) -> None:
+def test_an_evaluation_is_exactly_one_attempt(place: Place, mode: Any, num_envs: int) -> None:
     token = place.service.tokens.create(f"mo {mode} {num_envs}")
     with envfleet.connect(
         place.url, TURBOFAN, num_envs, token=token, mode="ranked", autoreset_mode=mode, step_size=10

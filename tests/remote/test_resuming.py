@@ -73,7 +73,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
 @pytest.mark.parametrize("last", ["step", "rows", "reset"])
 def test_another_client_gets_what_a_killed_one_was_owed(
-    place: Place, local: Any, actions: Any, mode: str, last: str
+    place: Place, local: Any, actions: Any, mode: Any, last: str
 ) -> None:
     token = place.service.tokens.create(f"lost {mode} {last}")
     fleet_id = leave_fleet(place, token, mode, last, actions)

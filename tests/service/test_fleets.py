@@ -89,7 +89,7 @@ def process(settings: Settings) -> Iterator[Process]:
 
 @pytest.mark.parametrize("env", [CARTPOLE, "envfleet/CartPole-v1", TURBOFAN])
 @pytest.mark.parametrize("autoreset_mode", ["NEXT_STEP", "SAME_STEP"])
-def test_fleets_come_back_bit_by_bit(tmp_path: Path, env: str, autoreset_mode: str) -> None:
+def test_fleets_come_back_bit_by_bit(tmp_path: Path, env: str, autoreset_mode: Any) -> None:
     settings = make_settings(tmp_path, snapshot_every=7)
     rng = np.random.default_rng(2)
     actions = rng.integers(0, 2, (60, 3))

@@ -176,7 +176,7 @@ SENT = [(CARTPOLE, "kernel"), (PENDULUM, "native"), ("CartPole-v1", "serial"), (
 
 
 @pytest.mark.parametrize(("env_id", "backend"), SENT)
-def test_sent_rows_equal_whole_steps(env_id: str, backend: str, autoreset_mode: AutoresetMode) -> None:
+def test_sent_rows_equal_whole_steps(env_id: str, backend: Any, autoreset_mode: AutoresetMode) -> None:
     make = functools.partial(
         envfleet.make, env_id, 4, backend=backend, autoreset_mode=autoreset_mode,
         transforms=[NormalizeObservation(), FrameStackObservation(3)],
@@ -205,7 +205,7 @@ def test_sent_rows_equal_whole_steps(env_id: str, backend: str, autoreset_mode: 
 
 
 @pytest.mark.parametrize(("env_id", "backend"), SENT[:3])
-def test_sent_steps_update_statistics(env_id: str, backend: str) -> None:
+def test_sent_steps_update_statistics(env_id: str, backend: Any) -> None:
     make = functools.partial(envfleet.make, env_id, 3, backend=backend, transforms=NORMALIZED)
     with make() as fleet, make() as other:
         fleet.reset(seed=0)

@@ -67,7 +67,7 @@ class Pinned(CountingEnv):
 
 
 @pytest.mark.parametrize("name", ["serial", "thread"])
-def test_closing_frees_the_sub_environments(name: str) -> None:
+def test_closing_frees_the_sub_environments(name: Any) -> None:
     with no_collection():
         Pinned.instances.clear()
         fleet = envfleet.make(Pinned, 2, backend=name)
@@ -93,7 +93,7 @@ def test_fleets_under_other_names_are_freed_at_once(kind: Any) -> None:
 
 @pytest.mark.parametrize("verb", ["step", "reset", "call"])
 @pytest.mark.parametrize("name", SPREAD)  # serial's errors keep the frames of this thread
-def test_a_fleet_that_failed_is_freed_at_once(name: str, verb: Any) -> None:
+def test_a_fleet_that_failed_is_freed_at_once(name: Any, verb: Any) -> None:
     def run() -> list[weakref.ref[Any]]:
         fleet = envfleet.make(lambda: FaultyEnv("raise", verb), 2, backend=name, workers=2)
         with contextlib.suppress(SubEnvError):

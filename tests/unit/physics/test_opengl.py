@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_the_selected_one_has_to_work(working: list[str], monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("backend", ["native", "serial"])
-def test_a_fleet_without_opengl_names_what_is_missing(backend: str, working: list[str]) -> None:
+def test_a_fleet_without_opengl_names_what_is_missing(backend: Any, working: list[str]) -> None:
     error = MissingDependency if backend == "native" else SubEnvError
     with pytest.raises(error, match=r"egl: .*; osmesa: .*apt install libegl1"):
         envfleet.make("InvertedPendulum-v5", 2, backend=backend, render_mode="rgb_array")

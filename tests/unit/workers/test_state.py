@@ -22,7 +22,7 @@ MUJOCO, BOX2D = "Hopper-v5", "LunarLander-v3"
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_what_pickles_as_its_arguments_is_saved_as_it_is(backend: str) -> None:
+def test_what_pickles_as_its_arguments_is_saved_as_it_is(backend: Any) -> None:
     with contextlib.closing(envfleet.make(MUJOCO, 2, backend=backend)) as fleet:
         fleet.action_space.seed(0)
         fleet.reset(seed=0)
@@ -39,7 +39,7 @@ def test_what_pickles_as_its_arguments_is_saved_as_it_is(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_what_cannot_be_saved_says_so_and_goes_on(backend: str) -> None:
+def test_what_cannot_be_saved_says_so_and_goes_on(backend: Any) -> None:
     with contextlib.closing(envfleet.make(BOX2D, 1, backend=backend)) as fleet:
         fleet.reset(seed=0)
         with pytest.raises(SubEnvError, match=r"LunarLander.*cannot be pickled.*give it get_state\(\)") as caught:
