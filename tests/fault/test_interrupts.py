@@ -101,7 +101,7 @@ def test_at_any_moment(backend: Backend, call: str) -> None:
             assert fleet._calls.state in (Lifecycle.READY, Lifecycle.TORN)
             for one, other in zip(expected, run(fleet), strict=True):
                 np.testing.assert_array_equal(one, other, err_msg=f"after an interrupt at {at}")
-        assert at > 200
+        assert at > 100  # how many byte codes a call has depends on the version of Python
 
 
 # Descriptors belong to their objects one byte code after the system has made them: there an interrupt leaves them open.
