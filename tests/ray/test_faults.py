@@ -97,8 +97,13 @@ def test_overrun_ends_its_worker(fleet: Any, env_index: int) -> None:
     assert "ran longer than" in lose_worker(fleet, "native_loop", env_index)
 
 
-def test_a_worker_that_ends_is_replaced(fleet: Any) -> None:
-    assert "exited with code 3" in lose_worker(fleet, "os_exit", 2)
+@pytest.mark.parametrize("env_index", [0, 2], ids=["shared-memory", "tcp"])
+def test_a_worker_that_ends_is_replaced(fleet: Any, env_index: int) -> None:
+    """By the same actor, since Ray takes seconds to start another one."""
+    worker = env_index // 2
+    actor = transport_of(fleet).processes[worker]._actor
+    assert "exited with code 3" in lose_worker(fleet, "os_exit", env_index)
+    assert transport_of(fleet).processes[worker]._actor is actor
 
 
 def test_actor_killed_in_the_middle_of_a_step(fleet: Any) -> None:

@@ -108,6 +108,8 @@ class RayWorker:
         else:
             others.append(first)
             self._process, where = start_near_worker(place, first.fileno(), self._fds), "this machine, shared memory"
+            for fd in (*self._fds[:4], *self._fds[5:]):  # but for the file of stacks, which the process keeps
+                os.close(fd)
         for peer in others:  # from now on they are the worker's
             peer.close()
         return Started(self._process.pid, where, os.getpriority(os.PRIO_PROCESS, 0))

@@ -133,6 +133,7 @@ class RayHandle:
             return self._exitcode, None
         found = self._get(self._exit)
         if isinstance(found, int):
+            self._exitcode = found
             return found, None
         reasons = [reason for reason in (self._how, str(found)) if reason]
         return None, f"was lost on {self.place} ({'; '.join(reasons)})"
@@ -239,7 +240,14 @@ class RayHandle:
         self._is_over = True
         self._end_actor()
 
+    def release_actor(self) -> Any:
+        """Return the actor for another worker, if it has outlived this one, else `None`; `close` then spares it."""
+        if self._exitcode is None or self._is_cut_off():
+            return None
+        actor, self._actor = self._actor, None
+        return actor
+
     def _end_actor(self) -> None:
-        if not self._is_cut_off() and cluster.has_head():
+        if self._actor is not None and not self._is_cut_off() and cluster.has_head():
             with contextlib.suppress(RayError, ValueError):  # it has ended
                 ray.kill(self._actor)

@@ -146,6 +146,7 @@ class RayTransport(ProcessTransport):
         self._counter, self._left_s, self._key = itertools.count(), 0.0, secrets.token_bytes(32)
         self._num_far = self._num_looks = 0
         self._has_warned = False
+        self._actor: Any = None  # one that can start another worker
         self._spec: ArraysSpec | None = None
         self._shared_ref: Any = None
         super().__init__(plans, shared, are_children=False)
@@ -193,9 +194,11 @@ class RayTransport(ProcessTransport):
         self._address = host, servers[0].getsockname()[1]
 
     def _launch(self, plan: GroupPlan) -> RayHandle:
-        """Have Ray start an actor that connects, some time later."""
-        actor_class: Any = ray.remote(RayWorker)  # Ray types actors by what no remote call returns
-        actor = actor_class.options(**self._asked, max_concurrency=5, max_restarts=0).remote()
+        """Have an actor connect, some time later: the one whose worker has ended, or a new one."""
+        actor, self._actor = self._actor, None
+        if actor is None:
+            actor_class: Any = ray.remote(RayWorker)  # Ray types actors by what no remote call returns
+            actor = actor_class.options(**self._asked, max_concurrency=5, max_restarts=0).remote()
         number, self._left_s = next(self._counter), self._limit_s
         self._invited[number] = self._numbers[number] = plan.worker
         control, data = (
@@ -396,7 +399,7 @@ class RayTransport(ProcessTransport):
             super().ring(worker)
 
     def replace(self, worker: int, plan: GroupPlan) -> None:
-        """Have Ray place another worker, wherever there is room now.
+        """Have another worker started by the same actor, or placed wherever there is room if that has ended.
 
         Raises:
             EnvfleetError: Ray was shut down, or its head is gone.
@@ -404,7 +407,13 @@ class RayTransport(ProcessTransport):
         cluster.require_head(self._session)
         self._forget(self.processes[worker])
         self._numbers = {number: one for number, one in self._numbers.items() if one != worker}
-        super().replace(worker, plan)
+        self._actor = self.processes[worker].release_actor()
+        try:
+            super().replace(worker, plan)
+        finally:
+            if self._actor is not None:  # it was not used
+                ray.kill(self._actor)
+                self._actor = None
 
     def ended(self) -> list[int]:
         """Return the workers that have ended; Ray explains all their ends within one deadline."""
