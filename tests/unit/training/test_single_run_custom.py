@@ -129,7 +129,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "network that cannot be called": (
         {"type": "PPO", "hyperparameters": {"network": f"{OWN}:made"}}, {},
-        r"agent.hyperparameters.network is '.*:made', a list, which cannot be called: name a class or a function",
+        r"agent.hyperparameters.network is '.*:instances', a list, which cannot be called: name a class or a function",
     ),
     "observer": (
         {"type": "PPO"}, {"observers": [f"{OWN}:Notes", f"{OWN}:Corridor"]},
