@@ -99,4 +99,4 @@ def _play(player: Player, console: Console, when: str) -> dict[str, dict[str, fl
 
     console.print(f"{_GAMES} games against each scripted player {when} training", style="dim")
     played = {name: evaluate(player, name, games=_GAMES, seed=1_000_000) for name in ("weak", "strong")}
-    return {f"{name}, {when} training": one.score.figures() for name, one in played.items()}
+    return {f"{name}, {when} training": result.score.figures() for name, result in played.items()}

@@ -50,20 +50,20 @@ def parse_env_kwargs(assignments: Iterable[str]) -> dict[str, Any]:
     return kwargs
 
 
-def choose_names(text: str, option: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
+def choose_names(text: str, option: str, accepted: Sequence[str], default: Sequence[str]) -> list[str]:
     """Read a list of names: `default`, `all`, `none`, or names with commas.
 
     Raises:
-        InvalidArgument: A name is not known.
+        InvalidArgument: A name is not accepted.
     """
-    special = {"default": list(default), "all": list(known), "none": []}
+    special = {"default": list(default), "all": list(accepted), "none": []}
     if text in special:
         return special[text]
     names = split_names(text)
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in accepted]
     if unknown:
         raise InvalidArgument(
-            f"{option} names {', '.join(unknown)}, expected some of {', '.join(known)}, or all, default or none: "
+            f"{option} names {', '.join(unknown)}, expected some of {', '.join(accepted)}, or all, default or none: "
             "check the spelling."
         )
     return names
@@ -79,6 +79,6 @@ def refuse_given(options: Mapping[str, Any], why: str) -> None:
     Raises:
         InvalidArgument: One is given.
     """
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise InvalidArgument(f"{why}: leave out {', '.join(given)}")
+    names = [name for name, value in options.items() if value is not None]
+    if names:
+        raise InvalidArgument(f"{why}: leave out {', '.join(names)}")

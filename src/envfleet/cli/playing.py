@@ -83,18 +83,18 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     place, game = _find_place(checkpoint, env, env_args)
     if game is None:
         _refuse_for_one(place, {"--opponent": opponent, "--side": side, "--mode": mode})
-        found = evaluate_single_player(
+        returns = evaluate_single_player(
             load_agent(checkpoint, num_envs=1, trust=trust), place, episodes=games, seed=seed
         )
-        show_returns({name_of(checkpoint): found}, make_console())
-        figures = dataclasses.asdict(found)
+        show_returns({name_of(checkpoint): returns}, make_console())
+        figures = dataclasses.asdict(returns)
     else:
         with progress_bar() as tell:
             tell(f"{games} games against {opponent or game.strongest}", 0.0)
             match = _match(place, game, mode)
             player, other = (
-                load_player(who, game=game, seed=2 * seed + k, trust=trust)
-                for k, who in enumerate((checkpoint, opponent or game.strongest))
+                load_player(source, game=game, seed=2 * seed + k, trust=trust)
+                for k, source in enumerate((checkpoint, opponent or game.strongest))
             )
             played = run_evaluation(player, other, games=games, seed=seed, side=side, match=match)
         show_evaluation(played, make_console())
@@ -142,7 +142,7 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
                 agent = load_agent(file, num_envs=1, trust=trust)
                 returns[name] = evaluate_single_player(agent, place, episodes=games, seed=seed)
         show_returns(returns, make_console())
-        figures = {name: dataclasses.asdict(found) for name, found in returns.items()}
+        figures = {name: dataclasses.asdict(mean) for name, mean in returns.items()}
     else:
         files = find_checkpoints(folder, game.observation_space)
         everyone: dict[str, Any] = {
@@ -194,8 +194,8 @@ def watch(  # noqa: PLR0913 (one parameter per option)
             states = show_games(shown, [alone], games, seed=seed)
         else:
             player, opponent = (
-                load_player(who, game=game, seed=2 * seed + k, trust=trust)
-                for k, who in enumerate((checkpoint, against or game.strongest))
+                load_player(source, game=game, seed=2 * seed + k, trust=trust)
+                for k, source in enumerate((checkpoint, against or game.strongest))
             )
             names = player.name, opponent.name
             side = side or game.default_side(_match(place, game, mode).mode)
@@ -284,8 +284,8 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
 def _configs_of(path: Path) -> list[Path]:
     """Return the configuration of the run of a file or folder, or those of all runs in a folder."""
     above = [folder / "config.json" for folder in (path, *path.absolute().parents[:2])]
-    mine = [file for file in above if (file.parent / "checkpoints").is_dir() and file.is_file()]
-    return mine[:1] or (sorted(path.glob("*/config.json")) if path.is_dir() else [])
+    configs = [file for file in above if (file.parent / "checkpoints").is_dir() and file.is_file()]
+    return configs[:1] or (sorted(path.glob("*/config.json")) if path.is_dir() else [])
 
 
 def _refuse_for_one(place: Environment, options: dict[str, Any]) -> None:

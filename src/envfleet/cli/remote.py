@@ -189,8 +189,8 @@ def _episodes(link: ServiceLink, fleet: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _board(env: str, rows: Sequence[Mapping[str, Any]], user: str) -> RenderableType:
     """Return a leaderboard, shortened to the lines around the user."""
-    mine = next((k for k, row in enumerate(rows) if row["user"] == user), 0)
-    first = max(0, min(mine - _NEIGHBORS // 2, len(rows) - _NEIGHBORS))
+    place = next((k for k, row in enumerate(rows) if row["user"] == user), 0)
+    first = max(0, min(place - _NEIGHBORS // 2, len(rows) - _NEIGHBORS))
     table = make_table(f"{env}: best attempts", "rank", "score", "attempts")
     for row in rows[first : first + _NEIGHBORS]:
         figures = (str(row["rank"]), f"{row['score']:,.1f}", f"{row['attempts']:,}")

@@ -58,14 +58,15 @@ def show_evaluation(evaluation: Evaluation, console: Console) -> None:
     )
 
 
-def show_returns(found: Mapping[str, MeanReturn], console: Console) -> None:
+def show_returns(returns: Mapping[str, MeanReturn], console: Console) -> None:
     """Print mean returns of players in an environment for one as a table, best first."""
-    first = next(iter(found.values()))
+    first = next(iter(returns.values()))
     title = f"{escape(first.env)}, {first.episodes} episodes each, seed {first.seed}"
     table = make_table("player", "mean return", "95 % interval", "worst", "best", "mean length", title=title)
-    for player, one in sorted(found.items(), key=lambda item: -item[1].mean):
-        interval = f"{one.interval[0]:.2f} to {one.interval[1]:.2f}"
-        numbers = (f"{one.mean:.2f}", interval, f"{one.low:.2f}", f"{one.high:.2f}", f"{one.mean_length:.0f}")
+    for player, result in sorted(returns.items(), key=lambda item: -item[1].mean):
+        interval = f"{result.interval[0]:.2f} to {result.interval[1]:.2f}"
+        mean, low, high = (f"{value:.2f}" for value in (result.mean, result.low, result.high))
+        numbers = (mean, interval, low, high, f"{result.mean_length:.0f}")
         table.add_row(escape(player), *numbers)
     console.print(table)
 

@@ -59,9 +59,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
     typer.echo(f"{way} on {env}: {num_envs:,} sub-environments, {batch_size:,} samples")
     typer.echo(_columns("", "return", "loss", *_SPEEDS))
     with quiet_ray(), build(plan) as algorithm:
-        for one in run_training(algorithm, plan, iterations):
-            episode_return = "–" if one.episode_return is None else f"{one.episode_return:.1f}"
-            typer.echo(_columns(one.number, episode_return, f"{one.loss:.3g}", *_speeds(one)))
+        for iteration in run_training(algorithm, plan, iterations):
+            episode_return = "–" if iteration.episode_return is None else f"{iteration.episode_return:.1f}"
+            typer.echo(_columns(iteration.number, episode_return, f"{iteration.loss:.3g}", *_speeds(iteration)))
         returns = evaluate(algorithm, env, episodes, seed=seed + 1_000_000)
         typer.echo(f"best actions, {episodes} episodes: return {returns.mean():.1f} ± {returns.std():.1f}")
         file = out / f"{plan.way}.gif"
@@ -116,5 +116,5 @@ def _columns(*cells: object) -> str:
     return "".join(f"{cell!s:>12}" for cell in cells)
 
 
-def _speeds(found: Iteration) -> list[str]:
-    return [f"{found.samples_per_s:,.0f}", *(f"{found.seconds[part]:.2f} s" for part in _PARTS)]
+def _speeds(iteration: Iteration) -> list[str]:
+    return [f"{iteration.samples_per_s:,.0f}", *(f"{iteration.seconds[part]:.2f} s" for part in _PARTS)]

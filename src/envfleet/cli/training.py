@@ -84,12 +84,12 @@ def train(  # noqa: PLR0913 (one parameter per option)
     limits: dict[str, Any] = {"max_minutes": max_minutes, "max_transitions": max_transitions, "verbose": not quiet}
     limits["stop_at_return"] = stop_at_return
     if resume is not None:
-        given = {
+        passed = {
             "CONFIG": config, "--env": env, "--env-arg": env_args or None, "--agent": agent, "--num-envs": num_envs,
             "--engine": engine, "--backend": backend, "--workers": workers, "--seed": seed, "--out": out,
             "--name": name, "--on-failure": on_failure, "--weights": weights, "--print-config": print_config or None,
         }  # fmt: skip
-        refuse_given(given, "--resume continues with the settings of the run")
+        refuse_given(passed, "--resume continues with the settings of the run")
         set_threads(threads)
         result = training.resume(resume, device=device, max_restarts=max_restarts, **limits)
     else:
@@ -161,8 +161,8 @@ def _read_config(
     from envfleet.training.config import read_config, shipped_names  # imports no torch
 
     if path is not None:
-        given = {"--env": env, "--env-arg": env_args or None, "--agent": agent}
-        refuse_given(given, "CONFIG sets the environment and the agent")
+        passed = {"--env": env, "--env-arg": env_args or None, "--agent": agent}
+        refuse_given(passed, "CONFIG sets the environment and the agent")
         return read_config(path)
     if env is None:
         raise InvalidArgument(

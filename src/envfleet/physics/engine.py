@@ -68,13 +68,13 @@ class PhysicsEngine(KernelEngine):
     ) -> None:
         if render_mode is not None:
             require_opengl()
-        found = find_task(task)
-        loaded, skip = load_model(model or found.model), read_frame_skip(found, frame_skip)
-        spec, read = read_task(found, loaded, skip, params)
+        task_class = find_task(task)
+        loaded, skip = load_model(model or task_class.model), read_frame_skip(task_class, frame_skip)
+        spec, read = read_task(task_class, loaded, skip, params)
         self._renderer_options = {"width": 480, "height": 480, **(renderer or {})}
         self._renderer: tuple[Any, Any, Any] | None = None
         self._model_fields = _stack_fields(model_fields, loaded, num_envs, options.seed)
-        limit = found.max_episode_steps if max_episode_steps is None else max_episode_steps
+        limit = task_class.max_episode_steps if max_episode_steps is None else max_episode_steps
         super().__init__(spec, num_envs, options, limit, env_spec=env_spec, render_mode=render_mode, **read)
         workers, each = self.traits.plan.num_workers, self.traits.plan.envs_per_worker
         plan = Plan("native", workers, each, f"{reason}; {spec.name} compiled, {self._batch.threads}")
@@ -116,17 +116,19 @@ class PhysicsEngine(KernelEngine):
         return super().close(timeout_s)
 
 
-def _stack_fields(given: ModelFields | None, model: Any, num_envs: int, seed: int | None) -> dict[str, NDArray[Any]]:
+def _stack_fields(
+    model_fields: ModelFields | None, model: Any, num_envs: int, seed: int | None
+) -> dict[str, NDArray[Any]]:
     """Return arrays `(num_envs, …)` by the name of a field."""
-    if given is None:
+    if model_fields is None:
         return {}
-    if isinstance(given, Mapping):
-        return {name: np.asarray(values) for name, values in given.items()}
-    if not callable(given):
+    if isinstance(model_fields, Mapping):
+        return {name: np.asarray(values) for name, values in model_fields.items()}
+    if not callable(model_fields):
         raise InvalidArgument(
-            f"model_fields is a {type(given).__name__}, expected a dict of arrays by name, or a function (model, rng) "
-            "that returns one for one sub-environment"
+            f"model_fields is a {type(model_fields).__name__}, expected a dict of arrays by name, or a function "
+            "(model, rng) that returns one for one sub-environment"
         )
-    generators = np.random.SeedSequence(seed).spawn(num_envs)
-    rows = [given(model, np.random.default_rng(one)) for one in generators]
+    sources = np.random.SeedSequence(seed).spawn(num_envs)
+    rows = [model_fields(model, np.random.default_rng(source)) for source in sources]
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -29,10 +29,12 @@ class TaskEnv(gym.Env[Any, Any]):
     def __init__(
         self, task: type[Task] | str, *, model: str | None = None, frame_skip: int | None = None, **params: Any
     ) -> None:
-        found = find_task(task)
-        spec, given = read_task(found, load_model(model or found.model), read_frame_skip(found, frame_skip), params)
+        task_class = find_task(task)
+        spec, values_read = read_task(
+            task_class, load_model(model or task_class.model), read_frame_skip(task_class, frame_skip), params
+        )
         record = spec.params.default_record()
-        for name, values in check_params(spec, 1, {**spec.params.defaults, **given}, {}).items():
+        for name, values in check_params(spec, 1, {**spec.params.defaults, **values_read}, {}).items():
             record[name] = values
         self.plain = PlainTask(spec, record)
         self.observation_space, self.action_space = spec.observation.space, spec.action.space

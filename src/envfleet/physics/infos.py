@@ -32,8 +32,8 @@ class TaskInfos(KernelInfos):
     def reset(self, arrays: Sequence[Any], rows: NDArray[np.int64] | None) -> dict[str, Any]:
         """Return the infos of a reset of `rows`, or of all."""
         infos = super().step(arrays, None)
-        kept = {name: column for name, column in infos.items() if name.removeprefix("_") in self._of_resets}
-        return kept if rows is None else {name: column.take(rows, axis=0) for name, column in kept.items()}
+        of_resets = {name: column for name, column in infos.items() if name.removeprefix("_") in self._of_resets}
+        return of_resets if rows is None else {name: column.take(rows, axis=0) for name, column in of_resets.items()}
 
     def step(self, arrays: Sequence[Any], ended: EndedRows | None) -> dict[str, Any]:
         """Return the infos of a step; rows that were reset in it have those of a reset."""

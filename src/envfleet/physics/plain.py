@@ -30,9 +30,9 @@ class PlainTask(PlainEnv):
         self.data = import_mujoco().MjData(spec.model)
 
     def _call(self, function: Any, **more: Any) -> Any:
-        given = {"data": self.data, "model": self.spec.model, "state": self.state, "rng": self.rng}
-        given |= {"params": self.params, **more}
-        return function(*(given[name] for name in arguments_of(function)))
+        values = {"data": self.data, "model": self.spec.model, "state": self.state, "rng": self.rng}
+        values |= {"params": self.params, **more}
+        return function(*(values[name] for name in arguments_of(function)))
 
     def _reset(self) -> Any:
         import mujoco

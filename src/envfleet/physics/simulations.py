@@ -148,17 +148,17 @@ def find_fields(model: Any, names: set[str], *, of_model: bool) -> tuple[Field, 
         of_model: Whether to look in the model instead of its data.
     """
     mujoco = import_mujoco()
-    known = (names & mujoco.batch.MODEL_FIELDS) if of_model else names & mujoco.batch.DATA_FIELDS
+    field_names = (names & mujoco.batch.MODEL_FIELDS) if of_model else names & mujoco.batch.DATA_FIELDS
     pair = (model, copy.copy(model)) if of_model else (mujoco.MjData(model), mujoco.MjData(model))
-    return tuple(field for name in sorted(known) if (field := _find_field(pair, name)) is not None)
+    return tuple(field for name in sorted(field_names) if (field := _find_field(pair, name)) is not None)
 
 
 def _find_field(pair: tuple[Any, Any], name: str) -> Field | None:
-    values = [getattr(one, name, None) for one in pair]
+    values = [getattr(source, name, None) for source in pair]
     if name == "time":
         pair[0].time = pair[1].time = 123456.789  # a number that stands nowhere else
-        found = [np.float64(123456.789).view(np.int64)] * 2
-        word = _find_word(pair, [int(value) for value in found])
+        patterns = [np.float64(123456.789).view(np.int64)] * 2
+        word = _find_word(pair, [int(value) for value in patterns])
         return Field(name, word, None, np.dtype(np.float64))
     if not all(isinstance(value, np.ndarray) for value in values):
         return None

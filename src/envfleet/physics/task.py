@@ -175,12 +175,12 @@ def find_task(target: type[Task] | str) -> type[Task]:
         KernelError: The task does not exist.
     """
     try:
-        found: Any = pkgutil.resolve_name(target) if isinstance(target, str) else target
+        value: Any = pkgutil.resolve_name(target) if isinstance(target, str) else target
     except (ImportError, AttributeError, ValueError) as error:
         raise KernelError(f"task {target!r} does not exist ({error}): write it as 'package.module:Name'") from error
-    if not is_task(found):
-        raise KernelError(f"{found!r} is not a task: pass a subclass of envfleet.physics.Task")
-    task: type[Task] = found
+    if not is_task(value):
+        raise KernelError(f"{value!r} is not a task: pass a subclass of envfleet.physics.Task")
+    task: type[Task] = value
     return task
 
 
@@ -238,16 +238,20 @@ def read_task(
     declared = read_fields(task.Params, f"{name}.Params", need_defaults=True)
     for field in task.info_fields:
         state.check_name(field)
-    given = {**task.read_params(model, dict(params)), "dt": model.opt.timestep * frame_skip}
-    given = {key: value for key, value in given.items() if key != "dt" or key in declared.names}
-    fits = {key: key in declared.names and np.shape(value) == declared.dtype[key].shape for key, value in given.items()}
-    defaults = {key: value for key, value in given.items() if fits[key]}
+    values = {**task.read_params(model, dict(params)), "dt": model.opt.timestep * frame_skip}
+    values = {key: value for key, value in values.items() if key != "dt" or key in declared.names}
+    fits = {
+        key: key in declared.names and np.shape(value) == declared.dtype[key].shape for key, value in values.items()
+    }
+    defaults = {key: value for key, value in values.items() if fits[key]}
     action_space = task.action_space
     if action_space is None:
         low, high = model.actuator_ctrlrange.astype(np.float32).T
         action_space = spaces.Box(low, high, dtype=np.float32)
-    observation_space = task.make_observation_space(model, {**declared.defaults, **given})
-    used = set[str]().union(*(_names_in(one) for one in functions.values() if one is not None), ("ctrl",))
+    observation_space = task.make_observation_space(model, {**declared.defaults, **values})
+    used = set[str]().union(
+        *(_names_in(function) for function in functions.values() if function is not None), ("ctrl",)
+    )
     spec = TaskSpec(
         name=name,
         kernel=task,  # type: ignore[arg-type]  # has what is read of a kernel
@@ -274,17 +278,17 @@ def read_task(
             f"{name}.action_space is {action_space}, but the model has {model.nu} controls: write a function "
             "`before_step(data, action)` that sets data.ctrl"
         )
-    return spec, given
+    return spec, values
 
 
 def _names_in(function: Callable[..., Any]) -> Iterable[str]:
     """Return the names of attributes, among others, in a function and all that it calls."""
-    return {name for one in reachable(function) for name in one.__code__.co_names}
+    return {name for called in reachable(function) for name in called.__code__.co_names}
 
 
 def _read_function(task: type[Task], name: str) -> Any:
-    known = ARGUMENTS[name]
-    how = f"write `@staticmethod` and `def {name}({', '.join(known)}):`, without the arguments it does not use"
+    accepted = ARGUMENTS[name]
+    how = f"write `@staticmethod` and `def {name}({', '.join(accepted)}):`, without the arguments it does not use"
     function = inspect.getattr_static(task, name, None)
     if function is None:
         if name in _OPTIONAL:
@@ -294,9 +298,9 @@ def _read_function(task: type[Task], name: str) -> Any:
         function = function.__func__
     if not inspect.isfunction(function):
         raise KernelError(f"{task.__name__}.{name} is a {type(function).__name__}, expected a function: {how}")
-    found = tuple(inspect.signature(function).parameters)
-    if found != tuple(one for one in known if one in found):
-        raise KernelError(f"{task.__name__}.{name} takes ({', '.join(found)}): {how}")
+    names = tuple(inspect.signature(function).parameters)
+    if names != tuple(argument for argument in accepted if argument in names):
+        raise KernelError(f"{task.__name__}.{name} takes ({', '.join(names)}): {how}")
     return function
 
 
