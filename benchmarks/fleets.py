@@ -40,7 +40,7 @@ def compare_fleets(
     sizes: tuple[int, ...] = (1, 8, 64, 256),
     backends: tuple[str, ...] = ("serial", "thread", "process", "auto"),
     loops: tuple[int, ...] = (0,),
-    threads: tuple[int, ...] = (),
+    threads: tuple[int, ...] = (0,),
 ) -> None:
     """Compare fleets with a bare loop, Gymnasium, Stable-Baselines3 and EnvPool.
 
@@ -50,7 +50,7 @@ def compare_fleets(
         sizes: Numbers of sub-environments, where `SIZES` has none.
         backends: Backends of envfleet.
         loops: Numbers of busy loops that run next to the contenders.
-        threads: Numbers of threads of more native fleets.
+        threads: Numbers of threads of more native fleets; 0 for none.
     """
     for name in workloads:
         workload = resolve(name)
@@ -61,7 +61,7 @@ def compare_fleets(
             continue
         for num_envs in SIZES.get(name, sizes):
             contenders = [*(CONTENDERS[peer] for peer in PEER_NAMES), *map(EnvFleet, backends)]
-            contenders += [EnvFleet("native", {"workers": count}, f"{count}-threads") for count in threads]
+            contenders += [EnvFleet("native", {"workers": count}, f"{count}-threads") for count in threads if count]
             if workload.spec.vector_entry_point is not None:
                 contenders.append(GymnasiumVector("vector_entry_point"))
             contest = Contest(workload, num_envs, whole_cores(), contenders)
@@ -81,7 +81,7 @@ def compare_native(
     ),
     sizes: tuple[int, ...] = (8, 32),
     loops: tuple[int, ...] = (0,),
-    threads: tuple[int, ...] = (),
+    threads: tuple[int, ...] = (0,),
 ) -> None:
     """Compare native MuJoCo tasks and Atari with all other ways to step them; `loops` and `threads` as of `fleet`."""
     backends = "process", "thread", "native"
