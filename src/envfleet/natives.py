@@ -82,12 +82,21 @@ def _find_registered(spec: EnvSpec, kwargs: dict[str, Any]) -> Native | str:
     return UNKNOWN[1]
 
 
-def _find_task(spec: EnvSpec, given: dict[str, Any]) -> Native | str:
-    """Return the task that equals a MuJoCo environment of Gymnasium, or the reason why there is none."""
+def _missing_packages() -> str | None:
+    """Return the reason why no MuJoCo task can run natively here, if there is one."""
+    if importlib.util.find_spec("mujoco") is None:
+        return "mujoco is not installed (pip install 'envfleet[mujoco]')"
     if not has_batches():
         return "MuJoCo older than 3.17 has no batched simulation"
     if importlib.util.find_spec("numba") is None:
         return "numba, which compiles tasks, is not installed"
+    return None
+
+
+def _find_task(spec: EnvSpec, given: dict[str, Any]) -> Native | str:
+    """Return the task that equals a MuJoCo environment of Gymnasium, or the reason why there is none."""
+    if (reason := _missing_packages()) is not None:
+        return reason
     if spec.additional_wrappers:
         return f"it has the wrapper {spec.additional_wrappers[0].name}"
     task = find_task(TASKS[str(spec.entry_point)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import gymnasium as gym
@@ -123,3 +124,10 @@ def test_warnings_of_trials_are_printed_once(capfd: pytest.CaptureFixture[str]) 
     for _ in range(2):
         envfleet.make("HalfCheetah-v5", 4, workers=1).close()
     assert capfd.readouterr().err.count("settotalmass") == 1
+
+
+def test_without_mujoco_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "mujoco" else find_spec(name))
+    with pytest.raises(InvalidArgument, match=r"mujoco is not installed \(pip install 'envfleet\[mujoco\]'\)"):
+        envfleet.make("HalfCheetah-v5", 2, backend="native")
