@@ -187,6 +187,11 @@ class RayHandle:
         """True if the end of the worker was noticed."""
         return self._is_over
 
+    @property
+    def is_reported(self) -> bool:
+        """True if the end of the worker was noticed, and passed on."""
+        return self._was_asked
+
     def is_lost_now(self) -> bool:
         """Return whether the worker has ended or is given up, after what its guard has said by now."""
         self.hear()

@@ -293,7 +293,10 @@ class RayTransport(ProcessTransport):
         if not self._invited and not self._num_far:
             return self._poller.sleep(timeout_s)
         start_s = time.monotonic()
-        far = [process for process in self.processes if process.far is not None and not process.has_ended_before]
+        far = [process for process in self.processes if process.far is not None and not process.is_reported]
+        if not self._invited and any(process.has_ended_before for process in far):
+            self._poller.sleep(0.0)
+            return True  # until `ended` was called, since a wait that ends just now ignores it
         is_short = bool(self._invited) or any(process.is_quiet() for process in far)
         needs_attention = self._poller.sleep(min(timeout_s, LOOK_S) if is_short else timeout_s)
         took_s = time.monotonic() - start_s
