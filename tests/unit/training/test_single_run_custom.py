@@ -128,7 +128,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         r"agent.hyperparameters.network is '.*:nothing', but .* has no attribute 'nothing'",
     ),
     "network that cannot be called": (
-        {"type": "PPO", "hyperparameters": {"network": f"{OWN}:made"}}, {},
+        {"type": "PPO", "hyperparameters": {"network": f"{OWN}:instances"}}, {},
         r"agent.hyperparameters.network is '.*:instances', a list, which cannot be called: name a class or a function",
     ),
     "observer": (
