@@ -44,8 +44,8 @@ def through_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tup
         return fleets[-1], proxies[-1]
 
     yield make
-    for fleet in fleets:
-        fleet.close()
+    while fleets:  # which pytest keeps as long as the test
+        fleets.pop().close()
     for proxy in proxies:
         proxy.close()
     assert no_actor_stays()
