@@ -71,7 +71,7 @@ class StudentLink:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise WireError(f"{response.url} answered {response.text[:200]!r}, expected a JSON object")
+            raise WireError(f"{method} {path} was answered with {response.text[:200]!r}, expected a JSON object")
         return found
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ ALL = pytest.mark.parametrize("kind", [*ASYNC, *SYNC])
 
 
 def same(expected: Any, actual: Any) -> None:
-    different = mismatches(*([*result[:-1], without_empty(result[-1])] for result in (expected, actual)))
+    different = mismatches([*expected[:-1], without_empty(expected[-1])], [*actual[:-1], without_empty(actual[-1])])
     assert not different, different
 
 
