@@ -63,6 +63,7 @@ class ChaosMachine(RuleBasedStateMachine):
         self.fleet.reset(seed=0)
         self.model.reset(EVERYONE, EVERYONE)
         self.armed: set[int] = set()
+        self.killed: set[int] = set()
         self.in_flight: dict[int, Any] = {}
         self.seed = 100
 
@@ -70,6 +71,16 @@ class ChaosMachine(RuleBasedStateMachine):
         """Return all rows that share a worker with one of `indices`."""
         spans = [set(worker.env_indices) for worker in self.fleet.stats().workers]
         return set().union(*(span for span in spans if span & indices))
+
+    def take_in(self, lost: set[int]) -> None:
+        """Strike off what was reported. A bomb stays armed if it was set after a death that was not reported yet."""
+        self.killed -= lost
+        if lost & self.armed:
+            bombs: tuple[str | None, ...] = ()
+            while not bombs:
+                with contextlib.suppress(WorkerDied):  # killed from outside before, as in `arm`
+                    bombs = self.fleet.get_attr("bomb")
+            self.armed = {index for index, bomb in enumerate(bombs) if bomb}
 
     def recover(self, lost: set[int]) -> None:
         """Reset rebuilt sub-environments, which have new seeds, with seeds that the model gets too."""
@@ -115,7 +126,7 @@ class ChaosMachine(RuleBasedStateMachine):
             if index in worker.env_indices:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
-                self.armed.add(index)
+                self.killed.add(index)
                 time.sleep(0.05)
 
     def ready_to_step(self) -> list[int]:
@@ -132,7 +143,7 @@ class ChaosMachine(RuleBasedStateMachine):
         actions = np.array(data.draw(st.lists(st.integers(0, 3), min_size=NUM_ENVS, max_size=NUM_ENVS)))
         observations, rewards, terminated, truncated, infos = self.fleet.step(actions)
         lost = self.lost_in(infos, list(EVERYONE))
-        assert lost <= self.group(self.armed)
+        assert lost <= self.group(self.armed | self.killed)
         for index in EVERYONE:
             if index not in lost:
                 actual = (observations[index], rewards[index], terminated[index], truncated[index])
@@ -140,8 +151,8 @@ class ChaosMachine(RuleBasedStateMachine):
             else:
                 has_ended = self.mode == AutoresetMode.NEXT_STEP and self.model.rows[index].is_ended
                 assert (rewards[index], terminated[index], truncated[index]) == (0.0, False, not has_ended)
-        self.armed -= lost
         self.recover(lost)
+        self.take_in(lost)
 
     @precondition(lambda self: not self.in_flight)
     @rule(data=st.data())
@@ -156,7 +167,7 @@ class ChaosMachine(RuleBasedStateMachine):
             batch = self.fleet.recv(timeout_s=PATIENCE_S)
             order = batch.env_indices.tolist()
             lost = self.lost_in(batch.infos, order)
-            assert lost <= self.group(self.armed)
+            assert lost <= self.group(self.armed | self.killed)
             for row, index in enumerate(order):
                 action = wanted.pop(index)
                 if index not in lost:
@@ -165,8 +176,8 @@ class ChaosMachine(RuleBasedStateMachine):
             all_lost |= lost
         # Rows of a lost worker that were not in this step report the loss in their next one: step them.
         silent = (self.group(all_lost) - set(indices)) if all_lost and self.backend.has_processes else set()
-        self.armed -= all_lost
         self.recover(all_lost | silent)
+        self.take_in(all_lost)
 
     def teardown(self) -> None:
         if hasattr(self, "fleet"):
