@@ -50,6 +50,16 @@ class Hasty(CountingEnv):
         return super().step(action)
 
 
+class SilentEnv(CountingEnv):
+    """Has no infos."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed, options=options)[0], {}
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {}
+
+
 class TableEnv(CountingEnv):
     action_space: Any = spaces.Discrete(1000)
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL, Backend
-from tests.unit.workers.far_envs import Hasty, ImageEnv, TableEnv
+from tests.unit.workers.far_envs import Hasty, ImageEnv, SilentEnv, TableEnv
 from tests.unit.workers.far_transport import FarTransport, MixedTransport
 from tests.waiting import PATIENCE_S
 
 from envfleet.errors import WorkerDied
-from envfleet.testing import CountingEnv, InfoEnv, check_backend
+from envfleet.testing import InfoEnv, check_backend
 from envfleet.testing.compare import mismatches
 from envfleet.workers.board import FLAGS, MAIL
 
@@ -194,7 +194,7 @@ def test_shared_data_and_columns(backend: Backend) -> None:
 
 def test_an_end_without_infos_is_not_mailed(backend: Backend) -> None:
     """The owner adds the empty `final_info` that Gymnasium has, which is a tenth of a step of many short episodes."""
-    with backend([functools.partial(CountingEnv, 2)] * 2, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
+    with backend([functools.partial(SilentEnv, 2)] * 2, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
         fleet.reset(seed=0)
         fleet.step(np.zeros(2, np.int64))
         _, _, terminated, _, infos = fleet.step(np.zeros(2, np.int64))
