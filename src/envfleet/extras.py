@@ -42,6 +42,7 @@ _EXTRAS = {
     "torch": "train",
     "typer": "cli",
     "uvicorn": "serve",
+    "websockets": "openenv",
 }
 """Extra that installs a package, by the import name of the package."""
 

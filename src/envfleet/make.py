@@ -196,7 +196,7 @@ def adopt(
 
 def connect(
     url: str | Sequence[str],
-    env: str,
+    env: str | None = None,
     num_envs: int = 1,
     *,
     token: str | None = None,
@@ -214,7 +214,10 @@ def connect(
 
     Args:
         url: URL of the service; several services share the sub-environments evenly and work at the same time.
-        env: Id of an environment of the service; the namespace `envfleet/` is optional.
+            `openenv+ws://` or `openenv+wss://` for a server of OpenEnv, one WebSocket per sub-environment; of the
+            other arguments it takes `num_envs`, `token`, `autoreset_mode`, `batch_size`, `record_episodes`,
+            `timeout_s`, and `observation_space` and `action_space` where its schemas do not determine them.
+        env: Id of an environment of the service; the namespace `envfleet/` is optional. Not for OpenEnv.
         num_envs: Number of sub-environments.
         token: Token from the administrator of the service; by default that of the variable `ENVFLEET_TOKEN`, from the
             environment or from the nearest file `.env` in or above the working directory.
@@ -240,6 +243,25 @@ def connect(
         ServiceRefused: The service does not accept the token, or a quota is used up.
         MissingDependency: `envfleet[client]` is not installed.
     """
+    if isinstance(url, str) and url.startswith("openenv+"):
+        if env is not None or mode != "training" or resume or fleet_id is not None:
+            raise InvalidArgument(f"{url} is a server of OpenEnv: leave out env, mode, resume and fleet_id")
+        try:
+            from envfleet.remote import openenv
+        except ModuleNotFoundError as error:
+            raise missing("connect() to OpenEnv", error) from error
+        check_seconds("timeout_s", timeout_s)
+        num_envs = check_whole("num_envs", num_envs, 1)
+        return make(
+            openenv.builders(url, num_envs, token=token, timeout_s=timeout_s, **options),
+            backend="thread",
+            workers=num_envs,
+            autoreset_mode=autoreset_mode,
+            batch_size=batch_size,
+            record_episodes=record_episodes,
+        )
+    if env is None:
+        raise InvalidArgument("env=None: pass the id of an environment of the service")
     try:
         from envfleet.remote.connecting import connect_engine
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ import envfleet
 from envfleet.service import web
 from envfleet.service.connections import divide_descriptors
 from envfleet.service.gate import Gate, write_access_log
-from envfleet.service.protocols import admin, episodes, fleets, sub_envs
+from envfleet.service.protocols import admin, episodes, fleets, openenv, sub_envs
 from envfleet.service.protocols.fleet_calls import FleetCalls
 from envfleet.service.protocols.requests import REFUSED, refuse, service_of
 from envfleet.service.service import Service
@@ -64,6 +64,7 @@ def make_app(settings: Settings) -> FastAPI:
         admin.router,
         admin.operations,
         episodes.router,
+        openenv.router,
     ):
         app.include_router(router)
     web.install(app)

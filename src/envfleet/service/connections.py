@@ -53,7 +53,7 @@ class PatientConnection(_Protocol):
         """Parse data; stop the timer if a request is complete up to its body, start it if the next one begins."""
         before = self.cycle
         super().data_received(data)
-        if self.cycle is not before:
+        if self.cycle is not before or self not in self.connections:  # a WebSocket has it now, and looks after it
             self._stop_timer()
         elif self._timer is None and before.response_complete:
             self._start_timer()

@@ -28,6 +28,9 @@ _GRACE_S = 30
 _KEEP_ALIVE_S = 75
 """Longer than clients keep a connection, or a call may be on its way when the service ends it."""
 
+_SOCKETS: dict[str, Any] = {"ws": "websockets-sansio", "ws_max_size": 2**15, "ws_per_message_deflate": False}
+"""WebSockets: what is sent on one, an action above all, is small, and must not grow when it is unpacked."""
+
 
 def run(settings: Settings, *, host: str, port: int, workers: int, tell: Callable[[str], None]) -> None:
     """Serve until a signal ends it; calls that run are answered first.
@@ -75,7 +78,7 @@ def configure(app: FastAPI | str, **options: Any) -> uvicorn.Config:
     options = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": _KEEP_ALIVE_S, **options}
     options["backlog"] = divide_descriptors()
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-    return uvicorn.Config(app, http=PatientConnection, ws="none", **quiet, **options)
+    return uvicorn.Config(app, http=PatientConnection, **_SOCKETS, **quiet, **options)
 
 
 def _first_token(store: Store) -> str | None:
