@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -47,8 +48,10 @@ def run(settings: Settings, *, host: str, port: int, workers: int, tell: Callabl
     """
     with contextlib.closing(Store(settings.database)) as store:
         store.migrate()
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         for offer in settings.offers:
             _try(offer)
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray sets a handler that exits with status 15
         listener = _listen(host, port)
         token = _first_token(store)  # not before: it is shown once, so nothing may fail between
     tell(f"Serving {', '.join(offer.env for offer in settings.offers)} at {_url(listener)} (Ctrl-C ends it)")
