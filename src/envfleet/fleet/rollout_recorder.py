@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,9 +113,7 @@ class RolloutRecorder:
                 self._infos[name] = array.astype(np.result_type(array, values), copy=False)
                 self._infos[name][self.num_steps - 1] = values
 
-    def end_episodes(
-        self, episodes: EndedEpisodes, observations: Any, infos: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
+    def end_episodes(self, episodes: EndedEpisodes, observations: Any, infos: Mapping[str, Any] | None = None) -> None:
         """Record episodes that ended in the last step.
 
         Args:
@@ -124,7 +121,7 @@ class RolloutRecorder:
             observations: Last observations of the episodes, `(E, …)`.
             infos: Last infos of all sub-environments.
         """
-        self._ended.append(_EndedStep(self.num_steps - 1, episodes, map_arrays(observations, np.array), infos))
+        self._ended.append(_EndedStep(self.num_steps - 1, episodes, map_arrays(observations, np.array), infos or {}))
 
     def truncate(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Mark the last step of running episodes as truncated; return the rows of these episodes.
