@@ -104,7 +104,7 @@ def test_status_tells_fleets_quota_and_scores(place: Place) -> None:
         fleet.step([2, 0])
         shown = CliRunner().invoke(app, command).output
         engine: Any = fleet.engine
-        for text in ("mia", "participant", engine.fleet_ids[0][:8], "ranked", "live envs", "attempts"):
+        for text in ("mia", "participant", engine.fleet_ids[0][:8], "ranked", "live envs", "No scores yet"):
             assert text in shown
         line = next(line for line in shown.splitlines() if engine.fleet_ids[0][:8] in line)
         assert line.split()[-4:-2] == ["2", "1"]  # engines, and those that run
