@@ -159,7 +159,7 @@ class RemoteEngine(seam.Engine):
 
     def _reset(self, request: seam.Reset) -> dict[str, Any]:
         rows, seeds = request.rows, request.seeds
-        if any(request.options if isinstance(request.options, Sequence) else [request.options]):
+        if request.options:
             raise InvalidArgument(
                 f"options={request.options!r} of a remote fleet: expected none but 'reset_mask' of reset(); a service "
                 "takes the environment's own options as arguments of connect()"
