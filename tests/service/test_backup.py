@@ -131,7 +131,8 @@ def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
         ("torn.db", "torn.db is"),
     ):
         refused = run(target, "restore", str(tmp_path / name))
-        assert (refused.exit_code, message in told(refused)) == (2, True), told(refused)
+        text = "".join(told(refused).split())  # as paths wrap at any letter
+        assert (refused.exit_code, message.replace(" ", "") in text) == (2, True), told(refused)
     assert not (tmp_path / "new.db").exists()
     shutil.move(tmp_path / "service.db", tmp_path / "old.db")
     (tmp_path / "service.db-wal").touch()
