@@ -104,15 +104,17 @@ class _Server:
         while self._controls or self._workers or self._branches:
             wait_s = min(self._deadlines_s.values(), default=None)
             ready = self._poll.poll(None if wait_s is None else max(0.0, wait_s - time.monotonic()) * 1000)
-            for fd, _ in ready:
-                if fd == self._wake_fds[0]:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(fd, 4096)
-                    self._reap()
+            known = {self._wake_fds[0], *self._controls}
+            # Ends of owners come first: to reap a worker closes its descriptor, whose number the next worker may get.
+            for fd in sorted((fd for fd, _ in ready), key=known.__contains__):
+                if fd not in known:
+                    self._begin_grace(fd)
                 elif fd in self._controls:
                     self._take_request(fd)
                 else:
-                    self._begin_grace(fd)
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(fd, 4096)
+                    self._reap()
             for pid, deadline_s in list(self._deadlines_s.items()):
                 if time.monotonic() >= deadline_s:
                     del self._deadlines_s[pid]

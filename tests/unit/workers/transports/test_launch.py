@@ -102,6 +102,16 @@ def test_death_by_signal(start: Start, pipe: tuple[int, int], number: int) -> No
     process.kill()  # no error
 
 
+def test_workers_and_their_owners_end_at_once(start: Start) -> None:
+    """The server, busy with forking, sees ends of workers and of their owners in one call of poll()."""
+    server.warm_up()
+    helper = server._process
+    for _ in range(100):
+        start("exit_with", 0).close()
+    assert exitcode_of(start("exit_with", 3)) == 3
+    assert server._process is helper
+
+
 def test_signals_meant_for_the_owner_do_nothing(start: Start, pipe: tuple[int, int]) -> None:
     process = start("announce_and_sleep", None, (pipe[1],))
     for wait in (lambda: None, lambda: os.read(pipe[0], 10)):  # perhaps before it runs its first line, and later
