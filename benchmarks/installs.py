@@ -22,7 +22,7 @@ def measure_installs(
     session: Session,
     *,
     extras: tuple[str, ...] = (),
-    cpu_torch: str = "torch --index-url https://download.pytorch.org/whl/cpu",
+    cpu_torch: str = "torch",
     full: tuple[str, ...] = ("train",),
 ) -> None:
     """Size, seconds and packages of each extra, installed by pip without its cache.
@@ -30,7 +30,8 @@ def measure_installs(
     Args:
         session: Where figures go.
         extras: Sets of extras, joined by `+`; all extras, and none, by default.
-        cpu_torch: Arguments of pip that install the CPU build of torch, in front of extras that need torch.
+        cpu_torch: Arguments of pip that install the CPU build of torch before extras that need torch; add `--index-url`
+            unless pip's index has that build.
         full: Extras to install once more, with the torch that pip chooses by itself.
     """
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

@@ -283,7 +283,7 @@ class EnvFleet(Contender):
         options: dict[str, Any] = {"backend": self.backend, **self.options}
         if self.backend == "native":
             native = find_native(Blueprint(workload.spec, num_envs, Options(), {}))
-            if isinstance(native, Native) and native.kind == "vector":  # which has threads of its own
+            if isinstance(native, Native) and native.kind == "vector":  # which starts threads
                 workers = None
         if workers is not None and self.backend != "serial":
             options.setdefault("workers", min(workers, num_envs))

@@ -1,4 +1,4 @@
-"""`envfleet serve competitions`: commands for whoever runs a competition."""
+"""`envfleet serve competitions`: commands to run a competition."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def scores(name: _Name, *, database: Database = DATABASE) -> None:
 
 @competitions_app.command("members")
 def members(name: _Name, *, database: Database = DATABASE) -> None:
-    """Print who takes part as CSV."""
+    """Print the members as CSV."""
     with _competitions(database) as competitions:
         from envfleet.service.database.exports import write_csv
 

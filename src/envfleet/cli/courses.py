@@ -1,4 +1,4 @@
-"""Commands below `envfleet serve` for whoever runs a course: users and attempts of a service."""
+"""Commands below `envfleet serve` to run a course: users and attempts of a service."""
 
 from __future__ import annotations
 
@@ -206,18 +206,18 @@ def print_scores(
 @attempts_app.command("void")
 def void_attempt(
     attempt_id: _Attempt,
-    reason: Annotated[str, typer.Argument(metavar="REASON", help="Why; its user reads it.")],
+    reason: Annotated[str, typer.Argument(metavar="REASON", help="Reason, which is shown to the user.")],
     *,
     database: Database = DATABASE,
 ) -> None:
-    """Let an attempt count no longer; it is kept, and shown as void with the reason."""
+    """Exclude an attempt from the scores; it stays listed as void, with the reason."""
     with _scores(database) as scores:
         scores.void(attempt_id, reason)
 
 
 @attempts_app.command("unvoid")
 def unvoid_attempt(attempt_id: _Attempt, *, database: Database = DATABASE) -> None:
-    """Let a void attempt count again."""
+    """Count a void attempt again."""
     with _scores(database) as scores:
         scores.unvoid(attempt_id)
 
@@ -232,7 +232,7 @@ def _escape(text: Any) -> str:
 def back_up(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")], *, database: Database = DATABASE
 ) -> None:
-    """Copy the database into a new file, also while the service runs; nothing that was committed is missing."""
+    """Copy the database to a new file, even while the service runs; everything committed is included."""
     with open_store(database) as store:
         from envfleet.service.database.backup import back_up as copy
 
@@ -244,7 +244,7 @@ def restore(
     *,
     database: Database = DATABASE,
 ) -> None:
-    """Copy a backup to the place of a database, which must not exist yet."""
+    """Restore a backup to a database that does not exist yet."""
     require("serve", *MODULES)
     from envfleet.service.database.backup import restore as put_back
     from envfleet.service.database.store import Store

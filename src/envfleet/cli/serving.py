@@ -88,7 +88,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     metrics_token: Annotated[
         str | None,
         typer.Option(
-            envvar="ENVFLEET_METRICS_TOKEN", help="Bearer token of /metrics, besides those of administrators."
+            envvar="ENVFLEET_METRICS_TOKEN", help="Bearer token of /metrics, in addition to those of administrators."
         ),
     ] = None,
     has_access_log: Annotated[
@@ -201,7 +201,7 @@ def revoke(
     *,
     database: Database = DATABASE,
 ) -> None:
-    """Make a token worthless."""
+    """Revoke a token."""
     with _tokens(database) as tokens:
         tokens.revoke(token_id)
 

@@ -102,7 +102,7 @@ class Recording:
         self.path = path
         self._fleet, self._dataset, self._cutter = weakref.ref(fleet), dataset, cutter
         self._is_closed = False
-        self._finish = weakref.finalize(self, dataset.finish)  # at the end of the program, if nobody has closed it
+        self._finish = weakref.finalize(self, dataset.finish)  # at the end of the program, if it is still open
 
     @property
     def num_episodes(self) -> int:

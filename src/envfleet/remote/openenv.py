@@ -1,4 +1,4 @@
-"""Environments behind servers of OpenEnv, each with a WebSocket of its own."""
+"""Environments behind servers of OpenEnv, each over a separate WebSocket."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OpenEnv(gym.Env[Any, Any]):
         return self._observe(self._ask("reset", data)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the environment; OpenEnv does not tell truncated episodes from terminated ones."""
+        """Step the environment; OpenEnv does not distinguish truncated from terminated episodes."""
         value = _to_plain(action)
         reply = self._ask("step", value if self._acted is None else {self._acted: value})
         return self._observe(reply), float(reply.get("reward") or 0.0), bool(reply.get("done")), False, {}
@@ -79,17 +79,17 @@ class OpenEnv(gym.Env[Any, Any]):
             with contextlib.suppress(ConnectionClosed):  # what it said before is read below
                 self._socket.send(json.dumps({"type": kind, "data": data}))
             reply = json.loads(self._socket.recv(self._timeout_s))
-            found, told = reply["type"], reply["data"]
+            answer, content = reply["type"], reply["data"]
         except (OSError, WebSocketException) as error:
             self._open.close()  # or the next call would get this one's reply
             raise ServiceUnreachable(f"{self._url} did not answer a {kind}: {error!r}") from error
         except (ValueError, TypeError, KeyError) as error:
             raise WireError(f"{self._url} did not answer a {kind} as OpenEnv does: {error!r}") from error
-        if found == "error":
-            raise ServiceRefused(f"{self._url}: {told.get('message')} ({told.get('code')})")
-        if not isinstance(told, dict):
-            raise WireError(f"{self._url} answered a {kind} with {told!r:.100}, expected a dict")
-        return told
+        if answer == "error":
+            raise ServiceRefused(f"{self._url}: {content.get('message')} ({content.get('code')})")
+        if not isinstance(content, dict):
+            raise WireError(f"{self._url} answered a {kind} with {content!r:.100}, expected a dict")
+        return content
 
     def _observe(self, reply: Mapping[str, Any]) -> Any:
         try:

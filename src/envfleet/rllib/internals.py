@@ -68,9 +68,9 @@ RLLIB_PIECES: tuple[type, ...] = (
 
 MEMBERS: dict[type, dict[str, str]] = {
     SingleAgentEnvRunner: {
-        "make_env": "overridden: makes a fleet in place of RLlib's vector environment",
+        "make_env": "overridden: makes a fleet instead of RLlib's vector environment",
         "make_module": "overridden: refuses stateful modules",
-        "_sample": "overridden: samples rollouts in place of episodes",
+        "_sample": "overridden: samples rollouts instead of episodes",
         "_needs_initial_reset": "set as RLlib sets it, so that a failed step resets",
         "_seed": "seed of the EnvRunner",
         "_callbacks": "callbacks of the configuration",

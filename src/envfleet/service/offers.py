@@ -52,7 +52,8 @@ class Offer(BaseModel):
         kwargs: Arguments that the service gives.
         readable: Attributes of sub-environments that participants may read; nothing that reveals an episode's hidden
             state or of its luck.
-        infos: Names of infos that participants receive of environments that are not kernels, besides action masks.
+        infos: Names of infos that participants receive from environments that are not kernels, in addition to action
+            masks.
         abandon_penalty: See `Hosting`; `None` allows no ranked attempts.
         ranked_episodes: Number of episodes of a ranked attempt.
     """

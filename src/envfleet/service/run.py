@@ -91,7 +91,7 @@ def _first_token(store: Store) -> str | None:
 
 
 def _try(offer: Offer) -> None:
-    """Compile what an environment's first fleets need, or build and reset one sub-environment of one that is no kernel.
+    """Compile what an environment's first fleets need, or build and reset one sub-environment if it is not a kernel.
 
     Raises:
         InvalidArgument: It cannot be built or reset, or its spaces or observations cannot be sent.

@@ -29,7 +29,7 @@ class Settings(BaseModel):
         snapshot_every: Events between two snapshots of a fleet.
         has_public_scores: Show leaderboards to visitors without a token.
         has_access_log: Write one line of JSON per request to standard output.
-        metrics_token: Bearer token of `/metrics`, besides those of administrators.
+        metrics_token: Bearer token of `/metrics`, in addition to those of administrators.
         tend_every_s: How often to look for idle fleets.
     """
 

@@ -13,7 +13,7 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """User, who may have tokens. A limit of `None` means the service's; disabled users cannot do anything."""
+    """User with any number of tokens. A limit of `None` means the service's; disabled users cannot do anything."""
 
     __tablename__ = "users"
 
@@ -174,7 +174,7 @@ class Competition(Base):
 
 
 class Team(Base):
-    """A row of a competition's scoreboards. `name` is `None` for one user alone, who is shown by the user's name."""
+    """A row of a competition's scoreboards. `name` is `None` for a single user, shown under the user's name."""
 
     __tablename__ = "teams"
     __table_args__ = (UniqueConstraint("competition_id", "name"),)
@@ -186,7 +186,7 @@ class Team(Base):
 
 
 class Member(Base):
-    """A user who takes part in a competition."""
+    """Member of a competition."""
 
     __tablename__ = "members"
 

@@ -129,7 +129,7 @@ class Scores:
         return self._store.rows(query if env is None else query.where(Attempt.env == env))
 
     def void(self, attempt_id: int, reason: str) -> None:
-        """Let an attempt count no longer; it is kept, and shown with the reason.
+        """Exclude an attempt from the scores; it stays listed, with the reason.
 
         Args:
             attempt_id: Its id.
@@ -144,7 +144,7 @@ class Scores:
         self._set_void(attempt_id, reason)
 
     def unvoid(self, attempt_id: int) -> None:
-        """Let a void attempt count again.
+        """Count a void attempt again.
 
         Raises:
             InvalidArgument: The attempt does not exist.

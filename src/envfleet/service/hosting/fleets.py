@@ -160,7 +160,7 @@ class Fleets:
         return self._memory.build(fleet_id, row["user_id"], single), config.num_envs
 
     def describe_last(self, user_id: int, fleet_id: str) -> dict[str, Any]:
-        """Return a fleet's description with its last call, for a client that continues in place of another one.
+        """Return a fleet's description with its last call, for a client that continues for another one.
 
         Raises:
             EnvfleetError: As `use`.

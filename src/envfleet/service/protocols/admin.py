@@ -35,7 +35,7 @@ async def create_token(asked: CreateToken, request: Request) -> dict[str, Any]:
 
 @router.post("/tokens/{token_id}/revoke")
 async def revoke_token(token_id: _TokenId, request: Request) -> dict[str, Any]:
-    """Make a token worthless."""
+    """Revoke a token."""
     service = await _administered(request)
     await service.in_thread(lambda: service.tokens.revoke(token_id))
     return {}

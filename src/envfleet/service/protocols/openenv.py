@@ -98,7 +98,7 @@ def _token(websocket: WebSocket) -> str | None:
 
 
 class _Session:
-    """What one WebSocket does.
+    """Session of one WebSocket.
 
     Args:
         service: The service.
@@ -189,7 +189,7 @@ class _Session:
         return _pack("observation", {"observation": fields, "reward": reward, "done": any(flags.values())})
 
     async def close(self) -> None:
-        """Close the fleet, whoever ended the WebSocket."""
+        """Close the fleet after either side has ended the WebSocket."""
         if self._fleet is not None:
             user_id, fleet_id = self._fleet
             with contextlib.suppress(EnvfleetError):  # it may be closed already, as one that was idle

@@ -58,7 +58,7 @@ class Accounts:
             Names and tokens, in the order of the rows; the tokens cannot be shown again.
 
         Raises:
-            InvalidArgument: The text is no such table, or a name exists or occurs twice.
+            InvalidArgument: The text is not such a table, or a name exists or occurs twice.
         """
         rows, now = read_users(text), time.time()
         names = [row["name"] for row in rows]

@@ -137,7 +137,7 @@ class Tokens:
             return insert_token(connection, user["id"], now)
 
     def revoke(self, token_id: int) -> None:
-        """Make a token worthless; nothing happens if it is.
+        """Revoke a token; nothing happens if it was revoked before.
 
         Raises:
             InvalidArgument: The token does not exist, or it is the last one of any administrator.

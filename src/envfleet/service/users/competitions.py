@@ -1,4 +1,4 @@
-"""Competitions: who takes part, and the two scoreboards of each.
+"""Competitions: members, teams, and the two scoreboards of each.
 
 An attempt has two scores that share no episode: the public one, over its even episodes, and the final one, over its
 odd episodes. Of each team, the attempt with the best public score counts. Everybody sees the public scores while the
@@ -156,7 +156,7 @@ class Competitions:
         return rows[0]
 
     def members(self, competition_id: int) -> list[Row]:
-        """Return who takes part: `user`, `team_id`, `team` (or `None`) and `joined_at` of each, by team and time."""
+        """Return the members: `user`, `team_id`, `team` (or `None`) and `joined_at` of each, by team and time."""
         query = sa.select(User.name.label("user"), Member.team_id, Team.name.label("team"), Member.joined_at)
         query = query.select_from(Member).join(User, User.id == Member.user_id).join(Team, Team.id == Member.team_id)
         query = query.where(Member.competition_id == competition_id)
@@ -230,7 +230,7 @@ class Competitions:
     # ------------------------------------------------------------------ for participants
 
     def join(self, competition: Row, user_id: int, *, code: str = "", team: str = "") -> str | None:
-        """Let a user take part: alone, in a new team, or in the team whose code is given.
+        """Add a user as a member: alone, in a new team, or in the team whose code is given.
 
         Args:
             competition: The competition.
@@ -266,7 +266,7 @@ class Competitions:
         return new_code
 
     def _find_team(self, connection: sa.Connection, competition: Row, code: str) -> int | None:
-        """Return the team whose code it is, locked; `None` where it is the competition's, or that needs none."""
+        """Return the team with this code, locked; `None` for the competition's code, or if it needs no code."""
         if not code:
             if competition["code_digest"] is not None:
                 raise InvalidArgument("taking part needs an invitation code: ask for one")
@@ -283,7 +283,7 @@ class Competitions:
     def _create_team(
         self, connection: sa.Connection, competition: Row, user_id: int, name: str
     ) -> tuple[int, str | None]:
-        """Create a team, of one user alone if it has no name; returns its id, and the code by which others join."""
+        """Create a team, for a single user if it has no name; return its id, and the code to join it."""
         code = None
         if name:
             check_name(name)
@@ -315,7 +315,7 @@ def _check(row: Row) -> None:
 
 
 def _with_baseline(rows: list[Row], competition: Row) -> list[Row]:
-    """Insert the baseline, which has no rank, above all that score less."""
+    """Insert the baseline, without a rank, above all lower scores."""
     if competition["baseline_name"] is None:
         return rows
     score = competition["baseline_score"]

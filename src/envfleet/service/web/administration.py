@@ -20,7 +20,7 @@ LimitText = Annotated[str, Form(max_length=20)]
 
 @router.get("/admin")
 async def administration(request: Request) -> HTMLResponse:
-    """Return everything at a glance."""
+    """Return the page of administrators."""
     return await show_administration(request, await require_admin(request))
 
 
@@ -73,7 +73,7 @@ async def rotate_token(token_id: _TokenId, request: Request) -> HTMLResponse:
 
 @router.post("/admin/tokens/{token_id}/revoke")
 async def revoke_token(token_id: _TokenId, request: Request) -> RedirectResponse:
-    """Make a token worthless."""
+    """Revoke a token."""
     await require_admin(request)
     service = site_of(request).service
     await service.in_thread(lambda: service.tokens.revoke(token_id))

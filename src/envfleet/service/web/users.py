@@ -91,7 +91,7 @@ async def void_attempt(
     attempt: Annotated[int, Form(ge=1, lt=2**31)],
     reason: Annotated[str, Form(max_length=300)] = "",
 ) -> RedirectResponse:
-    """Let an attempt count no longer; without a reason, let it count again."""
+    """Exclude an attempt from the scores; without a reason, count it again."""
     await require_admin(request)
     scores = site_of(request).service.scores
 

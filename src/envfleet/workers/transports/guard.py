@@ -1,7 +1,7 @@
 """Guard of a worker on another machine: it reports for a busy worker, kills it on request, and outlives it.
 
-The guard is a thread of the process that started the worker. A connection of its own to the owner carries a beat every
-second, so that the owner can tell a busy worker from one whose machine or network is gone.
+The guard is a thread of the process that started the worker. A separate connection to the owner carries a beat every
+second, so that the owner can distinguish a busy worker from one on a lost machine or network.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def introduce(peer: socket.socket, key: bytes, ticket: int, num_read: int = 0) -
 
 
 class Greeting(NamedTuple):
-    """What an authenticated worker said.
+    """First message of an authenticated worker.
 
     Attributes:
         ticket: Ticket of the connection.

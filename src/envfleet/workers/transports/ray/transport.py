@@ -207,7 +207,7 @@ class RayTransport(ProcessTransport):
         return RayHandle(actor, Invitation(self._path, control, data, sys.path), self._network.timeout_s)
 
     def _welcome(self, greeting: Greeting, peer: socket.socket, proof: bytes) -> None:
-        """Take in a connection of a process that holds the key: a new worker's, or one in place of a lost one."""
+        """Take in a connection of a process that holds the key: a new worker's, or one that replaces a lost one."""
         number, is_data = divmod(greeting.ticket, 2)
         worker = self._numbers.get(number)
         if worker is None:  # it was given up
