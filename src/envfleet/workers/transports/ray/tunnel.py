@@ -38,9 +38,12 @@ class TunnelEnd:
         Raises:
             ConnectionError: The program has closed a socket.
         """
-        ready = select.select(self._inner, [], [], _WAIT_S)[0]
-        chunks = [peer.recv(_CHUNK) if peer in ready else b"" for peer in self._inner]
-        if any(peer in ready and not chunk for peer, chunk in zip(self._inner, chunks, strict=True)):
+        poll = select.poll()  # select() fails on descriptors above 1,023, which drivers of many workers have
+        for peer in self._inner:
+            poll.register(peer, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(_WAIT_S * 1000)}
+        chunks = [peer.recv(_CHUNK) if peer.fileno() in ready else b"" for peer in self._inner]
+        if any(peer.fileno() in ready and not chunk for peer, chunk in zip(self._inner, chunks, strict=True)):
             raise ConnectionResetError("this end was closed")
         return chunks
 
