@@ -13,11 +13,8 @@ name           | function                     | unit              | better | rou
 fleet          | fleets:compare_fleets        | steps/s           | more   | 3      | 0.3     | benchmarks.md
 native         | fleets:compare_native        | steps/s           | more   | 3      | 0.3     | benchmarks.md
 busy           | fleets:compare_busy          | steps/s           | more   | 5      | 0.3     | benchmarks.md
-serial         | fleets:compare_serial        | ns per transition | less   | 80     | 0.3     |
-policy         | fleets:compare_policy        | ms                | less   | 20     | 0.3     |
 end-to-end     | fleets:compare_end_to_end    | transitions/s     | more   | 3      | 0.3     | benchmarks.md
 kernels        | kernels:compare_cartpole     | steps/s           | more   | 5      | 0.2     | benchmarks.md
-limits         | roofline:measure_limits      | ns per transition | less   | 5      | 0.3     | kernels.md
 games          | kernels:compare_games        | steps/s           | more   | 5      | 0.2     | benchmarks.md
 hockey         | kernels:compare_hockey       | steps per CPU s   | more   | 3      | 0.3     |
 compiling      | kernels:measure_compiling    | CPU s             | less   | 1      | 0.3     |
@@ -29,7 +26,6 @@ updates        | updates:compare_updates      | ms                | less   | 25 
 training       | training:compare_training    | transitions/s     | more   | 3      | 3.0     | training.md
 agents         | learning:compare_agents      | return            | more   | 3      | 0.3     | agents.md
 curves         | learning:compare_curves      | return            | more   | 3      | 0.3     | benchmarks.md
-masks          | learning:compare_masks       | return            | more   | 3      | 0.3     |
 strength       | strength:measure_strength    | % won             | more   | 3      | 0.3     | strength.md
 equal-strength | strength:compare_counts      | % won             | more   | 3      | 0.3     | training.md
 turbofan       | strength:compare_turbofan    | return            | more   | 1      | 0.3     | turbofan.md
@@ -55,8 +51,6 @@ _PAIRS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         )
     },
     "busy": {"AsyncFleet": ("AsyncVectorEnv",)},
-    "serial": {"serial": ("loop",)},
-    "policy": {"between steps": ("alone",)},
     "end-to-end": dict.fromkeys(("FleetVecEnv", "native"), ("DummyVecEnv", "SubprocVecEnv")),
     "kernels": {"kernel": ("EnvPool", "EnvPool, 1 thread", "CartPoleVectorEnv", "loop")},
     "games": {"kernel": ("loop", "EnvPool", "JAX")},

@@ -8,22 +8,18 @@ import importlib
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
-import numpy as np
 from benchmarks.case import Record, Session
 from benchmarks.report import number
 from gymnasium.vector import AsyncVectorEnv
 
-import envfleet
 from envfleet.adapters.gymnasium import AsyncFleet
 from envfleet.bench.child import ChildFailed
-from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, BareLoop, EnvFleet, GymnasiumVector
-from envfleet.bench.measure import draw_actions
+from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, EnvFleet, GymnasiumVector
 from envfleet.bench.results import Run
 from envfleet.bench.rounds import Contest, require_buildable, run_contest
 from envfleet.bench.workloads import BUILT_IN, resolve
@@ -139,75 +135,6 @@ def compare_busy(
                 session.compare(
                     setting, {name: functools.partial(measure, kind, num_steps) for name, kind in kinds.items()}
                 )
-
-
-def compare_serial(session: Session, *, num_envs: int = 8, steps: int = 256) -> None:
-    """Compare a serial fleet with the bare loop, in CPU time per transition."""
-    workload = resolve("cheap", {})
-    actions = draw_actions(workload.build().action_space, num_envs)
-
-    def measure(runner: Any) -> float:
-        transitions, start_ns = 0, time.thread_time_ns()
-        for index in range(steps):
-            transitions += runner.step(actions[index % len(actions)])
-        return (time.thread_time_ns() - start_ns) / transitions
-
-    makers = {"serial": EnvFleet("serial"), "loop": BareLoop()}
-    runners = {name: maker.make(workload, num_envs, None) for name, maker in makers.items()}
-    for runner in runners.values():
-        for _ in range(10):
-            measure(runner)
-    contenders = {name: functools.partial(measure, runner) for name, runner in runners.items()}
-    session.compare(f"{num_envs} × CartPole-v1", contenders)
-    for runner in runners.values():
-        runner.close()
-
-
-def compare_policy(session: Session, *, milliseconds: tuple[float, ...] = (0.1, 1.0, 5.0), num_envs: int = 8) -> None:
-    """Compare the time of a policy that uses all cores, between the steps of a process fleet and alone.
-
-    Workers that spin while they wait must not slow it down.
-    """
-    with envfleet.make("CartPole-v1", num_envs, backend="process") as fleet:
-        fleet.reset(seed=0)
-        actions = fleet.action_space.sample()
-        for duration_ms in milliseconds:
-            policy = _Policy(duration_ms)
-            contenders = {
-                "between steps": functools.partial(policy.median_ms, lambda: fleet.step(actions)),
-                "alone": functools.partial(policy.median_ms, lambda: None),
-            }
-            for _ in range(3):  # the fleet measures how long its workers wait
-                contenders["between steps"]()
-            session.compare(f"policy of {duration_ms:g} ms", contenders)
-
-
-class _Policy:
-    """Multiplies matrices in as many threads as there are cores."""
-
-    def __init__(self, milliseconds: float) -> None:
-        self._matrices = [np.random.default_rng(k).random((96, 96)) for k in range(whole_cores())]
-        self._repeats = 50
-        start_s = time.perf_counter()
-        self._work(self._matrices[0])
-        self._repeats = max(1, round(milliseconds / 1e3 / (time.perf_counter() - start_s) * 50))
-
-    def median_ms(self, step: Callable[[], object]) -> float:
-        times = []
-        for _ in range(50):
-            start_s = time.perf_counter()
-            threads = [threading.Thread(target=self._work, args=(matrix,)) for matrix in self._matrices]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            times.append(time.perf_counter() - start_s)
-            step()
-        return 1e3 * statistics.median(times)
-
-    def _work(self, matrix: np.ndarray) -> None:
-        for _ in range(self._repeats):
-            matrix @ matrix
 
 
 def compare_end_to_end(

@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.case import Session, Trained
-from gymnasium import spaces
 
 import envfleet
-from envfleet.agents import PPO, Collector, PPOConfig, TransitionWriter
+from envfleet.agents import PPO, Collector, TransitionWriter
 from envfleet.agents.loading import find_agent
-from envfleet.envs.board import MaskedPlay2048, Play2048
-from envfleet.kernels import Kernel
 from envfleet.training import train as train_by_config
 from envfleet.training.records import read_history
 
@@ -336,40 +333,3 @@ def _smoothed(task: Task, ends: list[int], returns: list[float]) -> Trained:
         if window:
             curve.append((float(point), float(np.mean(window))))
     return Trained(curve[-1][1], curve, {"mean of the curve": float(np.mean([value for _, value in curve]))})
-
-
-class _WithoutMask(Play2048):
-    """2048 with the mask under a name that agents do not know."""
-
-    observation_space = spaces.Dict(  # type: ignore[assignment]
-        observation=MaskedPlay2048.observation_space["observation"], moves=spaces.MultiBinary(4)
-    )
-
-    @staticmethod
-    def observe(state: Any, out: Any) -> None:
-        Play2048.observe(state, out["observation"])
-        out["moves"][:] = state.action_mask
-
-
-def compare_masks(session: Session, *, transitions: int = 150_000) -> None:
-    """Compare PPO at 2048 that uses the mask of allowed actions with PPO that sees it as numbers."""
-    contenders = {"mask": MaskedPlay2048, "numbers": _WithoutMask}
-    session.train(
-        "2048, PPO", {name: functools.partial(_train_masked, env, transitions) for name, env in contenders.items()}
-    )
-
-
-def _train_masked(env: type[Kernel], transitions: int, seed: int) -> Trained:
-    with envfleet.make(env, 64, backend="kernel", autoreset_mode="SAME_STEP") as fleet:
-        config = PPOConfig(hidden=(128, 128), entropy_weight=0.01)
-        agent = PPO(fleet.single_observation_space, fleet.single_action_space, config, num_envs=64, seed=seed)
-        collector = Collector(fleet, 32, seed=seed)
-        games, total, wrong = 0, 0.0, 0
-        while agent.num_transitions < transitions:
-            rollout = collector.collect(agent)
-            agent.update(rollout)
-            if agent.num_transitions > 0.8 * transitions:
-                games += int(rollout.terminated.sum())
-                total += float(rollout.rewards.sum())
-                wrong += int((rollout.rewards[rollout.terminated] == -1).sum())
-    return Trained(total / games, notes={"% of games that end with a forbidden action": 100 * wrong / games})
