@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -189,7 +190,9 @@ def compare_ray(session: Session, *, nodes: tuple[str, ...] = ("near", "far")) -
 
     `far` workers are on the other node and are reached by TCP.
     """
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    config = {"worker_niceness": 0}  # with 15, Ray's default, figures depend on other programs
+    head = {"num_cpus": 2, "include_dashboard": False, "_system_config": config}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=2, resources={"far": 1})
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     try:
@@ -202,7 +205,7 @@ def compare_ray(session: Session, *, nodes: tuple[str, ...] = ("near", "far")) -
 
 
 def _compare(session: Session, setting: Setting) -> None:
-    actions = np.random.default_rng(0).integers(2, size=setting.workers * setting.envs)
+    actions = itertools.cycle(np.random.default_rng(0).integers(2, size=(64, setting.workers * setting.envs)))
     contenders = {"plain calls": plain_calls(setting), "original": original(setting), "wrapper": wrapper(setting)}
     options = {**setting.options, "shared_memory": setting.node == "near"}
     on_ray = functools.partial(fleet, setting, backend="ray", ray_options=options)
@@ -214,7 +217,12 @@ def _compare(session: Session, setting: Setting) -> None:
         rates = {}
         for name, one in contenders.items():
             step = stack.enter_context(one)
+            next_step = functools.partial(_step_next, step, actions)
             for _ in range(20):
-                step(actions)
-            rates[name] = rate_of(functools.partial(step, actions), 1.0, session.seconds)
+                next_step()
+            rates[name] = rate_of(next_step, 1.0, session.seconds)
         session.compare(f"{setting.env}, {setting.node}, {setting.workers} × {setting.envs}", rates)
+
+
+def _step_next(step: Step, actions: Iterator[Any]) -> None:
+    step(next(actions))
