@@ -11,7 +11,8 @@ Solution. Each worker and the owner have a *line* of 64-bit words in shared memo
 request is a number in the word `ASKED`, written by the owner; the worker copies it to `DONE` when it has finished.
 Waiting reads these words: first spinning (`sched_yield`), then sleeping in `poll` after setting `ASLEEP`. Only a
 sleeping reader is woken by a byte in a pipe. Because all state can be read again, an interrupted wait is simply
-repeated. `SpinPolicy` measures whether spinning pays.
+repeated. `SpinPolicy` measures whether spinning pays; the owner spins only where it
+has a core of its own.
 
 What remains. On processors with weak memory ordering each wait costs two extra fences (see `make_fence`).
 
@@ -147,7 +148,8 @@ class Poller:
 
 
 OWNER_SPIN_NS, WORKER_SPIN_NS = 1_000_000, 400_000
-"""Maximum spinning time. Workers spin for less, because a spinning worker can take a core from the owner's policy."""
+"""Maximum spinning time. Workers spin for less, because a spinning worker can take a core from the owner's policy. An
+owner whose workers fill all cores never spins: it would take a core from a worker that steps."""
 
 
 _WINDOW_CYCLES, _TRIAL_CYCLES = 64, 16

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from envfleet.errors import StartTimeout
+from envfleet.machine import whole_cores
 from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.memory import FileMail, NamelessFile
@@ -105,8 +106,9 @@ class ProcessTransport(Transport):
             fds = [*(one.fd for one in files), own_bell, to_owner, *(one.fd for one in self._files[4 + count :])]
             self._places.append((Place(plan.worker, count, plan.rows, self._num_envs, self._form), fds))
         self._poller.watch(bell)
+        spin_ns = board.OWNER_SPIN_NS if count < whole_cores() else 0
         self.waiter = board.Waiter(
-            owner, owner, self._poller.sleep, spin_ns=board.OWNER_SPIN_NS, spin_policy=board.SpinPolicy(owner)
+            owner, owner, self._poller.sleep, spin_ns=spin_ns, spin_policy=board.SpinPolicy(owner)
         )
 
     def start(self, timeout_s: float) -> None:

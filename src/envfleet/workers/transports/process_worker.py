@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import functools
-import os
 import signal
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import IS_AWAKE, WORKER_SPIN_NS, Poller, Waiter, lines_of, ring_pipe
+from envfleet.workers.board import WORKER_SPIN_NS, Poller, Waiter, lines_of, ring_pipe
 from envfleet.workers.memory import FileMail, NamelessFile, dumps_reply
 from envfleet.workers.serve import Place, Server, WorkerContext
 from envfleet.workers.shared import map_shared
@@ -40,15 +39,9 @@ def run(place: Place, fds: list[int]) -> None:
         block = NamelessFile(arrays_fd).map(spec.block.size_bytes)
         return FleetArrays(spec, block, slice(place.rows.start, place.rows.stop))
 
-    poller, home = Poller(), home_of(place)
+    poller = Poller()
     poller.watch(bell_fd)
     poller.watch(forkserver.owner_fd, _notice_end)
-
-    def sleep(timeout_s: float) -> bool:
-        needs_attention = poller.sleep(timeout_s)
-        if home is not None and owner[IS_AWAKE]:
-            move_to(home)
-        return needs_attention
 
     context = WorkerContext(
         place=place,
@@ -56,7 +49,7 @@ def run(place: Place, fds: list[int]) -> None:
         owner=owner,
         requests=FileMail(requests_fd, 0),
         replies=FileMail(replies_fd, 1 + len(place.rows), dumps_reply),
-        waiter=Waiter(line, owner, sleep, spin_ns=WORKER_SPIN_NS),
+        waiter=Waiter(line, owner, poller.sleep, spin_ns=WORKER_SPIN_NS),
         ring=functools.partial(ring_pipe, owner_fd),
         map_arrays=map_arrays,
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},
@@ -68,25 +61,3 @@ def run(place: Place, fds: list[int]) -> None:
     except _OwnerEnded:
         if server.group is not None:
             server.group.close()
-
-
-def home_of(place: Place) -> int | None:
-    """Return a separate core for a worker of a fleet with as many spinning processes as cores.
-
-    The scheduler does not separate two workers that wake on one core, because the owner keeps another core equally
-    busy.
-    """
-    try:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores)
-    except (AttributeError, OSError):  # neither on macOS nor in every sandbox
-        return None
-    return cores[place.worker % len(cores)] if place.num_workers >= len(cores) > 1 else None
-
-
-def move_to(core: int) -> None:
-    """Move this process to a core once; the scheduler may move it again later."""
-    cores = os.sched_getaffinity(0)
-    if core in cores:
-        os.sched_setaffinity(0, {core})
-        os.sched_setaffinity(0, cores)

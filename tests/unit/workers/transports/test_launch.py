@@ -25,9 +25,7 @@ from tests.waiting import PATIENCE_S, wait_until
 import envfleet
 from envfleet.testing import CountingEnv
 from envfleet.workers.memory import NamelessFile
-from envfleet.workers.serve import Place
 from envfleet.workers.transports.launch import WorkerProcess, server
-from envfleet.workers.transports.process_worker import home_of
 
 TARGETS = "tests.unit.workers.launch_targets"
 ROOT = Path(__file__).parents[4]
@@ -331,28 +329,3 @@ def test_too_few_processes(plant: str, tmp_path: Path) -> None:
         )
         == 2
     )
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only some systems let a program choose its cores")
-def test_workers_that_fill_the_cores_wake_on_one_each() -> None:
-    """They move there and stay free to go elsewhere; a core that they no longer own is left alone."""
-    cores = sorted(os.sched_getaffinity(0))
-    places = [Place(worker, len(cores), range(worker, worker + 1), len(cores), {}) for worker in range(len(cores))]
-    assert [home_of(place) for place in places] == (cores if len(cores) > 1 else [None])
-    assert home_of(places[0]._replace(num_workers=len(cores) - 1)) is None
-    script = """
-import os, sys
-from envfleet.workers.transports.process_worker import move_to
-before, choose, places = os.sched_getaffinity(0), os.sched_setaffinity, []
-def choose_and_look(process, cores):
-    choose(process, cores)
-    places.append(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[36])
-os.sched_setaffinity = choose_and_look  # afterwards the scheduler may move it anywhere
-move_to(int(sys.argv[1]))
-print(os.sched_getaffinity(0) == before, *places)
-"""
-    for core, known in (*((core, [str(core)]) for core in cores), (max(cores) + 1, [])):
-        words = subprocess.run([sys.executable, "-c", script, str(core)], capture_output=True, text=True, check=True)
-        is_as_before, *visited = words.stdout.split()
-        assert is_as_before == "True"
-        assert visited[:1] == known
