@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ def test_a_backend_is_the_services_business(place: Place) -> None:
         Trainer(resolve(config, RunOptions(num_envs=2, backend="thread")))
 
 
-def test_status_tells_fleets_quota_and_scores(place: Place) -> None:
+def test_status_tells_fleets_quota_and_scores(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.service.hosting.hosted.secrets.randbits", random.Random(0).getrandbits)  # of engines
     token = place.service.tokens.create("mia")
     command = ["status", place.url, "--token", token]
     first = CliRunner().invoke(app, command)

@@ -91,7 +91,7 @@ def test_an_option_that_changes_the_task_is_refused(tmp_path: Path) -> None:
         assert ann.post("/fleets", env=TURBOFAN, num_envs=1, mode="ranked", options={"step_size": 3}).status_code == 201
         config = {"env_type": "DegradationEnv", "max_steps_per_episode": 1, "ranked": True}
         refused = ann.json("/episode/create", **config)
-        assert (refused.status_code, "changes the task" in refused.text) == (422, True)
+        assert (refused.status_code, "=1 decisions change the task: pass 1000" in refused.text) == (422, True)
         assert ann.json("/episode/create", **config | {"max_steps_per_episode": 1000}).status_code == 200
         refused = ann.post("/fleets", env=TURBOFAN, num_envs=101, mode="ranked")
         assert (refused.status_code, "has 100 episodes" in refused.text) == (422, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import socket
@@ -18,6 +19,7 @@ from playwright.sync_api import Browser, Page
 from tests.service.conftest import Caller
 from tests.service.web.conftest import follow
 from tests.waiting import PATIENCE_S, wait_until
+from websockets.sync.client import connect
 
 import envfleet
 from envfleet.service.service import Service
@@ -173,6 +175,22 @@ def test_programs_train_through_a_proxy(tls: str, ann: Caller) -> None:
         answer = client.get("/api/v2/me", headers=headers, extensions=extensions)
         assert answer.status_code == 200
         assert client.get("/metrics", headers=headers, extensions=extensions).status_code == 403
+
+
+def test_programs_play_over_a_websocket_through_a_proxy(tls: str, ann: Caller) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    address = f"{tls.replace('https', 'wss')}/openenv/CartPole-v1/ws"
+    headers = {"Authorization": f"Bearer {ann.token}"}
+    with (
+        socket.create_connection(("127.0.0.1", int(tls.rpartition(":")[2])), PATIENCE_S) as plain,
+        connect(address, sock=plain, ssl=context, additional_headers=headers) as player,
+    ):
+        for message in ({"type": "reset", "data": {"seed": 1}}, {"type": "step", "data": {"action": 0}}):
+            player.send(json.dumps(message))
+            reply = json.loads(player.recv(PATIENCE_S))
+            assert reply["type"] == "observation", reply
+    assert reply["data"]["reward"] == 1.0
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

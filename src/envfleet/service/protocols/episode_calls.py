@@ -88,8 +88,9 @@ class EpisodeCalls:
         mode = "ranked" if asked.ranked else "training"
         if asked.ranked and limit != offer.max_episode_steps:
             raise InvalidArgument(
-                f"max_steps_per_episode={asked.max_steps_per_episode} changes the task: pass {offer.max_episode_steps} "
-                "or more with ranked=true, where everybody plays the same"
+                f"max_steps_per_episode={asked.max_steps_per_episode} decisions change the task: pass "
+                f"{offer.max_episode_steps} or more with ranked=true, where everybody plays the same; 'step' counts "
+                f"{protocol.span}, of which a decision has up to {protocol.longest}"
             )
         offer.check(num_envs, {} if asked.ranked else {"max_episode_steps": limit}, is_ranked=asked.ranked)
         # Ended rows are never stepped, so that no autoreset happens; in DISABLED a step of the others would be refused.

@@ -87,7 +87,7 @@ class EpisodeConfig(Schema):
 
     env_type: str | None = None
     ranked: bool = False
-    max_steps_per_episode: Annotated[int, Field(ge=1, lt=2**31)] = 1000
+    max_steps_per_episode: Annotated[int, Field(ge=1, lt=2**31, description="Decisions, not flights.")] = 1000
 
 
 class CreateEpisodes(Schema):
