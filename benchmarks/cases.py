@@ -34,6 +34,7 @@ rllib          | rllib:compare_rllib          | CPU s             | less   | 3  
 rllib-learning | rllib:compare_learning       | return            | more   | 3      | 0.3     | guides/rllib.md
 remote         | remote:compare_protocols     | CPU ms per step   | less   | 3      | 2.0     | guides/remote.md
 soak           | soak:run_soak                | figure            | less   | 1      | 60.0    |
+pressure       | pressure:measure_pressure    | p50 ms            | less   | 1      | 10.0    |
 third-party    | third_party:compare_packages |                   | more   | 1      | 0.3     | concepts/third-party.md
 installs       | installs:measure_installs    | MB                | less   | 1      | 0.3     | installation.md
 """
@@ -69,7 +70,7 @@ _PAIRS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "wrapper": ("original",),
     },
     "rllib": {"packed_vec": ("vec",)},
-    "remote": {"fleet protocol": ("episode protocol",)},
+    "remote": {"fleet protocol": ("episode protocol", "OpenEnv")},
 }
 """By case, our contenders and those that they are compared with; cases without an entry list all figures."""
 

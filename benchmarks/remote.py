@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +18,69 @@ import httpx
 import numpy as np
 import psutil
 from benchmarks.case import Record, Session
+from benchmarks.worker import Worker
 
 import envfleet
 
 ENV = "envfleet/Turbofan-v0"
 
 
+class Served:
+    """`envfleet serve` on this machine, which can be killed and started again at the same address.
+
+    Args:
+        folder: Folder of the log and, if none is given, of the database.
+        *options: Options of the command.
+        database: URL of an empty database; SQLite's if it is empty.
+        prefix: Words before the command.
+
+    Attributes:
+        url: Address.
+        token: Token of the administrator.
+        process: First process.
+    """
+
+    def __init__(self, folder: str, *options: str, database: str = "", prefix: Sequence[str] = ()) -> None:
+        self._log, self.url, self.token = Path(folder, "log"), "", ""
+        self._command = [*prefix, sys.executable, "-m", "envfleet.cli", "serve", "--max-live-envs", "1000000"]
+        self._command += ["--database", database or f"sqlite:///{folder}/db", *options]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, at a free port the first time."""
+        port = self.url.rpartition(":")[2] or "0"
+        with self._log.open("w") as out:
+            self.process = psutil.Popen([*self._command, "--port", port], stdout=out, stderr=subprocess.STDOUT)
+        deadline_s = time.monotonic() + 180.0
+        while "For others" not in (text := self._log.read_text()):
+            if self.process.poll() is not None or time.monotonic() > deadline_s:
+                self.stop()
+                raise SystemExit(f"the service did not start:\n{text}")
+            time.sleep(0.1)
+        self.url = re.findall(r"at (http://\S+)", text)[0]
+        self.token = (re.findall(r"once: (\S+)", text) or [self.token])[0]
+
+    def stop(self) -> None:
+        """End it, and wait for that."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait()
+
+    @property
+    def log(self) -> str:
+        """What it printed since the last start."""
+        return self._log.read_text()
+
+
 @contextlib.contextmanager
-def serve(*options: str) -> Iterator[tuple[str, str, psutil.Process]]:
-    """Run `envfleet serve`; yield its address, an administrator's token and its process."""
+def serve(*options: str, database: str = "", prefix: Sequence[str] = ()) -> Iterator[Served]:
+    """Run a service; arguments are those of `Served`."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "envfleet.cli", "serve", "--port", "0", "--max-live-envs", "1000000"]
-        command += ["--database", f"sqlite:///{folder}/db", *options]
-        log = Path(folder, "log")
-        with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
-            try:
-                deadline_s = time.monotonic() + 180.0
-                while not (match := re.search(r"at (http://\S+)[\s\S]*once: (\S+)", log.read_text())):
-                    if process.poll() is not None or time.monotonic() > deadline_s:
-                        raise SystemExit(f"the service did not start:\n{log.read_text()}")
-                    time.sleep(0.1)
-                yield match[1], match[2], psutil.Process(process.pid)
-            finally:
-                process.terminate()
+        served = Served(folder, *options, database=database, prefix=prefix)
+        try:
+            yield served
+        finally:
+            served.stop()
 
 
 class EpisodeClient:
@@ -74,31 +114,42 @@ class EpisodeClient:
 
 
 def compare_protocols(
-    session: Session, *, sizes: tuple[int, ...] = (4, 64, 1024, 16_384), clients: tuple[int, ...] = (1, 8, 32)
+    session: Session,
+    *,
+    sizes: tuple[int, ...] = (4, 64, 1024, 16_384),
+    clients: tuple[int, ...] = (1, 8, 32),
+    openenv: bool = False,
 ) -> None:
     """Compare the fleet protocol of a service with the episode protocol, in CPU time of both ends.
 
     The notes are transitions per second. Both ends share the cores, so CPU time is compared, which does not depend on
     waiting for a core. The last settings are milliseconds of wall time of a step of 64 engines with several clients
-    at once.
+    at once. With `openenv`, OpenEnv's own server and client exchange as many numbers, without engines.
     """
-    with serve() as (url, token, service):
+    with serve() as served:
+        url, token = served.url, served.token
         for num_envs in sizes:
             remote = envfleet.connect(url, ENV, num_envs, token=token, autoreset_mode="SAME_STEP", timeout_s=300.0)
             local = envfleet.make(ENV, num_envs, backend="kernel", autoreset_mode="SAME_STEP")
-            with remote, local, contextlib.closing(EpisodeClient(url, token, num_envs)) as episodes:
+            with contextlib.ExitStack() as stack:
+                for fleet in (remote, local):
+                    stack.enter_context(fleet)
+                episodes = stack.enter_context(contextlib.closing(EpisodeClient(url, token, num_envs)))
                 remote.reset(seed=0)
                 local.reset(seed=0)
                 rates: dict[str, list[float]] = {}
 
                 def measure(name: str, step: Any, num_envs: int = num_envs, rates: Any = rates) -> float:
-                    rate, cost_ms = _drive(step, num_envs, session.seconds, service)
+                    rate, cost_ms = _drive(step, num_envs, session.seconds, served.process)
                     rates.setdefault(name, []).append(rate)
                     return cost_ms
 
                 steps = {"fleet protocol": remote.step, "episode protocol": episodes.step, "local fleet": local.step}
                 contenders = {name: functools.partial(measure, name, step) for name, step in steps.items()}
                 notes = {name: functools.partial(_rate_note, rates, name) for name in steps}
+                if openenv:
+                    other = stack.enter_context(Worker("openenv_side", num_envs))
+                    contenders["OpenEnv"] = functools.partial(other.ask, session.seconds)
                 session.compare(f"{num_envs:,} engines", contenders, notes)
         for count in clients:
             p50, p99 = latencies(url, token, count, session.seconds)

@@ -2,7 +2,7 @@
 
 Every client plays episodes with numbers that are known from a local fleet, and misbehaves: it gives up before the
 answer and asks again, sends a call twice, drops the connection within a request, sends garbage, or leaves without
-closing.
+closing. Meanwhile, the service may be killed and started again at any moment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import httpx
 import numpy as np
 import psutil
 from benchmarks.case import Record, Session
-from benchmarks.remote import ENV, latencies, serve
+from benchmarks.remote import ENV, Served, latencies, serve
 
 import envfleet
 from envfleet.remote.codec import pack, unpack
@@ -31,6 +31,7 @@ from envfleet.remote.codec import pack, unpack
 NUM_ENVS, TOKENS = 8, 20
 ALLOWED_GROWTH = 0.25  # of the memory after a third of the time
 _METRICS_TOKEN = "soak"
+_PUT_OFF = (429, 503)  # nothing was done; the latter from a process that ends
 TIMEOUT_S = 120.0  # above the deadline of the service's queue and the grace period of requests that are stuck
 
 
@@ -47,7 +48,7 @@ class Tally:
         """Count an answer."""
         with self._lock:
             self.answers[status] += 1
-            if status >= 500:
+            if status >= 500 and status not in _PUT_OFF:
                 self.faults.append(f"{status}: {text[:200]}")
 
     def count(self, deed: str) -> None:
@@ -96,8 +97,7 @@ class BadClient:
                 self._compare(fleet, reply["observations"], observations)
                 self._compare(fleet, reply["rewards"], rewards)
                 calls += 1
-        state = self._send("GET", f"/fleets/{fleet}", b"", TIMEOUT_S)
-        if state is None or unpack(state.content)["seq"] != calls:
+        if self._repeat("GET", f"/fleets/{fleet}", b"")["seq"] != calls:
             self._tally.faults.append(f"fleet {fleet} lost or repeated a step: it was called {calls} times")
         if self._random.random() < 0.7:
             self._call(f"/fleets/{fleet}/close", {})
@@ -109,20 +109,22 @@ class BadClient:
 
     def _call(self, path: str, body: dict[str, Any]) -> Any:
         """Repeat a call until it is answered; sometimes with a short timeout, sometimes once more than needed."""
-        packed = pack({**body, "key": secrets.token_bytes(12)})
+        return self._repeat("POST", path, pack({**body, "key": secrets.token_bytes(12)}))
+
+    def _repeat(self, method: str, path: str, packed: bytes) -> Any:
         deadline_s = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline_s:
             timeout_s = self._random.choice((0.001, 0.005, 0.02)) if self._random.random() < 0.1 else TIMEOUT_S
-            response = self._send("POST", path, packed, timeout_s)
+            response = self._send(method, path, packed, timeout_s)
             if response is None:
                 self._tally.count("gave up")
                 continue
-            if response.status_code == 429:
+            if response.status_code in _PUT_OFF:
                 time.sleep(0.2)
                 continue
             if response.status_code >= 300:
                 raise SystemExit(f"{path}: {response.status_code} {response.text}")
-            if self._random.random() < 0.05 and not path.endswith("close"):
+            if method == "POST" and self._random.random() < 0.05 and not path.endswith("close"):
                 again = self._send("POST", path, packed, TIMEOUT_S)
                 self._tally.count("asked twice")
                 if again is not None and again.status_code < 300 and _seq(again) != _seq(response):
@@ -151,7 +153,8 @@ class BadClient:
             text = json.dumps({"episode_actions": [{"episode_id": "x", "action": 1}] * 3})[: 5 + len(noise)]
             headers = {"User-Token": self._token, "Content-Type": "application/json"}
             url = str(self._address.join("/api/v1/episode/vectorized_step"))
-            self._tally.note(self._http.post(url, content=text, headers=headers, timeout=TIMEOUT_S).status_code)
+            with contextlib.suppress(httpx.TransportError):
+                self._tally.note(self._http.post(url, content=text, headers=headers, timeout=TIMEOUT_S).status_code)
         else:
             self._vanish(fleet)
 
@@ -161,7 +164,8 @@ class BadClient:
             f"POST /api/v2/fleets/{fleet}/step HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self._token}\r\n"
             "Content-Length: 500\r\n\r\nhalf"
         )
-        with socket.create_connection((self._address.host, self._address.port or 80), timeout=TIMEOUT_S) as broken:
+        address = self._address.host, self._address.port or 80
+        with contextlib.suppress(OSError), socket.create_connection(address, timeout=TIMEOUT_S) as broken:
             broken.sendall(head.encode()[: self._random.randrange(10, len(head))])
 
 
@@ -170,24 +174,34 @@ def _seq(response: httpx.Response) -> int:
 
 
 def run_soak(
-    session: Session, *, clients: int = 12, sessions: int = 10_000, timed: tuple[int, ...] = (1, 8, 32)
+    session: Session,
+    *,
+    clients: int = 12,
+    sessions: int = 10_000,
+    timed: tuple[int, ...] = (1, 8, 32),
+    database: str = "",
+    workers: int = 1,
+    kill_every_s: float = 0.0,
 ) -> None:
     """Check a service under bad clients and with many sessions; exit with 1 on a fault."""
-    with serve("--metrics-token", _METRICS_TOKEN) as (url, admin, service):
-        tokens = _make_tokens(url, admin)
-        tally = _run_clients(url, tokens, service, clients, session.seconds)
+    options = ("--metrics-token", _METRICS_TOKEN, "--workers", str(workers))
+    with serve(*options, database=database) as served:
+        url, tokens = served.url, _make_tokens(served.url, served.token)
+        tally = _run_clients(served, tokens, clients, session.seconds, kill_every_s, is_alone=workers == 1)
         answers = ", ".join(f"{count:,} × {status}" for status, count in sorted(tally.answers.items()))
         notes = {
             "answers": answers,
-            "misdeeds": f"{tally.deeds.total():,}",
+            "misdeeds": f"{tally.deeds.total() - tally.deeds['kill -9']:,}",
+            "kill -9": f"{tally.deeds['kill -9']}",
             "faults": "; ".join(tally.faults[:20]) or "none",
         }
-        session.add(Record(f"soak, {clients} clients", "faults", [len(tally.faults)], notes))
+        name = f"soak, {clients} clients, {database.partition('+')[0] or 'sqlite'}, {workers} workers"
+        session.add(Record(name, "faults", [len(tally.faults)], notes))
         for count in timed:
-            p50, p99 = latencies(url, admin, count, 2.0)
+            p50, p99 = latencies(url, served.token, count, 2.0)
             session.add(Record("step of 64 engines, p50 ms", f"{count} clients", [p50], {"p99 ms": f"{p99:.1f}"}))
         if sessions:
-            _hold(session, url, tokens, service, sessions)
+            _hold(session, url, tokens, served.process, sessions)
     if tally.faults:
         raise SystemExit(f"{len(tally.faults)} faults: {tally.faults[:20]}")
 
@@ -207,25 +221,47 @@ def _num_fleets(url: str) -> float:
     return float(match[1])
 
 
-def _run_clients(url: str, tokens: list[str], service: psutil.Process, clients: int, seconds: float) -> Tally:
-    tally, memory = Tally(), []
+def _run_clients(
+    served: Served, tokens: list[str], clients: int, seconds: float, kill_every_s: float, *, is_alone: bool
+) -> Tally:
+    tally, memory, url = Tally(), [], served.url
     end_s = time.monotonic() + seconds
-    with ThreadPoolExecutor(clients) as pool:
+    with ThreadPoolExecutor(clients + 1) as pool:
         running = [pool.submit(BadClient(url, tokens[k % TOKENS], tally, k).run, end_s) for k in range(clients)]
+        if kill_every_s:
+            running.append(pool.submit(_kill_often, served, tally, end_s, kill_every_s))
         while time.monotonic() < end_s:
             time.sleep(seconds / 12)
-            memory.append(service.memory_info().rss)
+            if not kill_every_s:
+                memory.append(served.process.memory_info().rss)
         for each in running:
             each.result(TIMEOUT_S + seconds)
+    if not is_alone:  # what is asked of one process is not known of the others
+        return tally
     deadline_s = time.monotonic() + TIMEOUT_S
     while (left := _num_fleets(url)) and time.monotonic() < deadline_s:
         time.sleep(0.5)
     if left:
         tally.faults.append(f"{left:.0f} closed fleets are still in memory")
-    early, late = memory[len(memory) // 3], memory[-1]
-    if late > early * (1.0 + ALLOWED_GROWTH):
-        tally.faults.append(f"memory grew from {early / 2**20:.0f} to {late / 2**20:.0f} MiB")
+    if memory and memory[-1] > memory[len(memory) // 3] * (1.0 + ALLOWED_GROWTH):
+        early, late = (size / 2**20 for size in (memory[len(memory) // 3], memory[-1]))
+        tally.faults.append(f"memory grew from {early:.0f} to {late:.0f} MiB")
     return tally
+
+
+def _kill_often(served: Served, tally: Tally, end_s: float, kill_every_s: float) -> None:
+    """Kill one process of the service at random moments, and start the service again when it was the first one."""
+    choose = random.Random(0)
+    while (pause_s := choose.uniform(0.5, 1.5) * kill_every_s) < end_s - time.monotonic():
+        time.sleep(pause_s)
+        workers = [one for one in served.process.children() if "spawn_main" in " ".join(one.cmdline())]
+        victim = choose.choice([served.process, *workers])
+        victim.kill()
+        tally.count("kill -9")
+        if victim is served.process:
+            victim.wait()
+            psutil.wait_procs(workers, TIMEOUT_S)
+            served.start()
 
 
 def _hold(session: Session, url: str, tokens: list[str], service: psutil.Process, count: int) -> None:

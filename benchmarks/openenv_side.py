@@ -1,0 +1,102 @@
+"""OpenEnv's own server and client, around an environment that computes nothing.
+
+One message has the actions of all sub-environments, as OpenEnv's protocol knows one environment per WebSocket. Runs in
+a separate process, started by `benchmarks.worker.Worker`: each question is a number of seconds, each answer the
+milliseconds of CPU time that a step took on both sides.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import psutil
+from benchmarks.worker import serve
+from tests.openenv_package import load
+
+
+def run_server(port: int, num_envs: int) -> None:
+    """Serve until the process is ended."""
+    import uvicorn
+
+    core = load("openenv.core.env_server")
+
+    class Acts(core.Action):  # type: ignore[name-defined,misc]  # the package is imported at run time
+        actions: list[int]
+
+    class Seen(core.Observation):  # type: ignore[name-defined,misc]
+        rows: list[list[float]]
+        rewards: list[float]
+        terminated: list[bool]
+        truncated: list[bool]
+
+    rng = np.random.default_rng(0)
+    fields = {"rows": rng.random((num_envs, 9), np.float32).tolist(), "rewards": rng.random(num_envs).tolist()}
+    fields |= dict.fromkeys(("terminated", "truncated"), [False] * num_envs)
+
+    class Nothing(core.Environment):  # type: ignore[name-defined,misc]
+        def reset(self, seed: int | None = None) -> Seen:
+            return Seen(**fields)
+
+        def step(self, action: Acts) -> Seen:
+            return Seen(**fields)
+
+        @property
+        def state(self) -> Any:
+            return core.State()
+
+    app = core.create_fastapi_app(Nothing, Acts, Seen)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical")
+
+
+def measure(num_envs: int) -> None:
+    """Start the server and answer questions."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    server = psutil.Popen([sys.executable, "-m", "benchmarks.openenv_side", "server", str(port), str(num_envs)])
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            break
+        except OSError:
+            if server.poll() is not None:
+                raise SystemExit("OpenEnv's server did not start") from None
+            time.sleep(0.1)
+    client = load("openenv.core.generic_client").GenericEnvClient(base_url=f"http://127.0.0.1:{port}")
+    actions = np.random.default_rng(0).choice(3, (64, num_envs))
+    with client.sync() as env:
+        env.reset()
+
+        def step(row: int) -> None:
+            seen = env.step({"actions": actions[row % 64].tolist()}).observation
+            for name, dtype in (("rows", np.float32), ("rewards", np.float64), ("terminated", bool)):
+                np.array(seen[name], dtype)
+            np.array(seen["truncated"], bool)
+
+        def cpu_s() -> float:
+            times = server.cpu_times()
+            return time.process_time() + float(times.user + times.system)
+
+        def answer(seconds: float) -> float:
+            step(0)
+            start_s, start_cpu_s, count = time.perf_counter(), cpu_s(), 0
+            while time.perf_counter() - start_s < seconds:
+                step(count)
+                count += 1
+            return 1e3 * (cpu_s() - start_cpu_s) / count
+
+        try:
+            serve(answer)
+        finally:
+            server.kill()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "server":
+        run_server(int(sys.argv[2]), int(sys.argv[3]))
+    else:
+        measure(int(sys.argv[1]))
