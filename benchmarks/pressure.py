@@ -100,10 +100,10 @@ def take_descriptors(url: str, token: str, answers: Any) -> None:
     """Open more connections than the service has descriptors, again and again."""
     address = httpx.URL(url)
     while True:
-        with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for _ in range(2 * _DESCRIPTORS):
-                stack.enter_context(socket.create_connection((address.host, address.port or 80)))
-            answers.put(0)
+                stack.enter_context(socket.create_connection((address.host, address.port or 80), 10.0))
+                answers.put(0)
             time.sleep(0.5)
 
 
