@@ -189,6 +189,8 @@ def test_a_team_is_one_row_with_its_best_attempt(here: Process, competitions: Co
         ("joe", {"team": "Owls"}, "another team has this name"),
         ("joe", {"team": "ann"}, "is a user's name"),
         ("joe", {"team": "a/b"}, "without slashes"),
+        ("joe", {"team": "ann\u200b"}, "that can be seen"),
+        ("joe", {"team": "\u202efirst"}, "that can be seen"),
         ("Eve", {}, "you take part already"),
     ):
         with pytest.raises(InvalidArgument, match=message):
@@ -326,10 +328,12 @@ def test_competitions_by_command(tmp_path: Path, clock: list[float]) -> None:
         assert run("members", "Cup").stdout.startswith("user,team,joined_at\nann,Owls,")
         assert "Cup" in run("list").stdout
         attempt(here, "ann", 3.0, 1.5, begin=1_767_225_601.0, end=1_767_225_602.0)
+        attempt(here, "ann", None, None, begin=1_767_225_603.0)  # left when its second half went badly
         rows = list(csv.DictReader(io.StringIO(run("scores", "Cup").stdout)))
         assert rows[-1] == {
             "team": "Owls",
             "members": "ann",
+            "started": "2",
             "attempts": "1",
             "public_rank": "1",
             "public_score": "3.0",

@@ -195,10 +195,11 @@ def check_name(name: str) -> None:
     """Check a user's name.
 
     Raises:
-        InvalidArgument: It is empty, too long or has characters that pages and addresses cannot show.
+        InvalidArgument: It is empty, too long or has characters that pages and addresses cannot show, or that are not
+            seen, so that one name could pass for another.
     """
-    if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"name={name!r}: pass 1 to 100 characters without slashes and line breaks")
+    if not (_NAME.fullmatch(name) and name.isprintable()):
+        raise InvalidArgument(f"name={name!r}: pass 1 to 100 characters that can be seen, without slashes")
 
 
 def check_role(role: str | None) -> None:

@@ -26,7 +26,7 @@ from envfleet.service.users.auth import check_name, digest_of
 _MOST_MEMBERS = 100
 _MOST_TEXT = 20_000
 _LATEST = 253_402_300_799.0  # the last second of the year 9999
-CSV_COLUMNS = ("team", "members", "attempts", "public_rank", "public_score", "final_rank", "final_score")
+CSV_COLUMNS = ("team", "members", "started", "attempts", "public_rank", "public_score", "final_rank", "final_score")
 Row = dict[str, Any]
 
 
@@ -189,15 +189,25 @@ class Competitions:
         return self._boards.get(f"final {competition['id']}", lambda: self._board(competition, "final_score"))
 
     def scores(self, competition: Row) -> list[Row]:
-        """Return both scores of all teams, for instructors: `CSV_COLUMNS` of each, the best final score first."""
+        """Return both scores of all teams, for instructors: `CSV_COLUMNS` of each, the best final score first.
+
+        `started` counts all attempts, `attempts` the complete ones. A team that leaves each attempt in which the final
+        half goes badly gains the best of as many draws; the numbers show it.
+        """
         members: dict[int, list[str]] = {}
         for row in self.members(competition["id"]):
             members.setdefault(row["team_id"], []).append(row["user"])
         public = {row["team_id"]: row for row in self._board(competition, "public_score")}
+        within = Attempt.started_at.between(competition["opens_at"], competition["closes_at"])
+        query = sa.select(Member.team_id, sa.func.count().label("count")).group_by(Member.team_id)
+        query = query.join(Attempt, Attempt.user_id == Member.user_id)
+        query = query.where(Member.competition_id == competition["id"], Attempt.env == competition["env"], within)
+        started = {row["team_id"]: row["count"] for row in self._store.rows(query)}
         return [
             {
                 "team": row["user"],
                 "members": "; ".join(members.get(row["team_id"], ())),
+                "started": started[row["team_id"]],
                 "attempts": row["attempts"],
                 "public_rank": public[row["team_id"]]["rank"],
                 "public_score": public[row["team_id"]]["score"],
