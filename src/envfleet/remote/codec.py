@@ -12,6 +12,7 @@ import functools
 import math
 import re
 import struct
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ def unpack(body: bytes | bytearray | memoryview) -> Any:
         return msgpack.unpackb(body, ext_hook=_decode, raw=False, strict_map_key=True)
     except WireError:
         raise
-    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise WireError(
             f"the body is not MessagePack as expected: {str(error)[:200] or type(error).__name__}"
         ) from error
@@ -90,11 +91,12 @@ def _encode(value: Any) -> Any:
 
 
 def _array_bytes(array: NDArray[Any]) -> bytes:
-    if array.dtype.kind not in KINDS:
-        raise TypeError(f"an array of dtype {array.dtype}: only bools and numbers are sent as arrays")
-    dtype = array.dtype.newbyteorder("<")
-    plain = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data
-    return b"".join((_array_header(dtype.str, array.shape), plain))
+    dtype = array.dtype
+    if dtype.kind not in KINDS:
+        raise TypeError(f"an array of dtype {dtype}: only bools and numbers are sent as arrays")
+    if not dtype.isnative or sys.byteorder == "big":
+        array = array.astype(dtype.newbyteorder("<"))
+    return b"".join((_array_header(array.dtype.str, array.shape), array.tobytes()))
 
 
 @functools.lru_cache(256)
@@ -108,19 +110,32 @@ def _decode(code: int, data: bytes) -> Any:
     if code != ARRAY:
         raise WireError(f"extension type {code} is unknown, expected {ARRAY} (an array)")
     try:
-        name_bytes = data[0]
-        name, num_dimensions = data[1 : 1 + name_bytes].decode("ascii"), data[1 + name_bytes]
+        first = _first_element(data[0], data[1 + data[0]])
+    except IndexError as error:
+        raise WireError(f"the header of an array cannot be read: {error}") from error
+    dtype, shape, size_bytes = _read_header(data[:first])
+    if first + size_bytes != len(data):
+        raise WireError(f"an array {shape} of {dtype} has {len(data)} bytes, expected {first + size_bytes}")
+    return np.ndarray(shape, dtype, data, first)
+
+
+def _first_element(name_bytes: int, num_dimensions: int) -> int:
+    return -(-(2 + name_bytes + 8 * num_dimensions) // _ALIGNMENT) * _ALIGNMENT
+
+
+@functools.lru_cache(256)
+def _read_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Return dtype, shape and bytes of the elements of an array."""
+    try:
+        name_bytes = header[0]
+        name, num_dimensions = header[1 : 1 + name_bytes].decode("ascii"), header[1 + name_bytes]
         if not _DTYPE.fullmatch(name) or num_dimensions > _MAX_DIMENSIONS:
             raise WireError(f"an array of dtype {name} and {num_dimensions} dimensions is not accepted")
         dtype = np.dtype(name)
-        shape = struct.unpack_from(f"<{num_dimensions}Q", data, 2 + name_bytes)
-    except (IndexError, struct.error, TypeError, UnicodeDecodeError) as error:
+        shape = struct.unpack_from(f"<{num_dimensions}Q", header, 2 + name_bytes)
+    except (struct.error, TypeError, UnicodeDecodeError) as error:
         raise WireError(f"the header of an array cannot be read: {error}") from error
-    first = -(-(2 + name_bytes + 8 * num_dimensions) // _ALIGNMENT) * _ALIGNMENT
-    expected = first + math.prod(shape) * dtype.itemsize
-    if expected != len(data):
-        raise WireError(f"an array {shape} of {dtype} has {len(data)} bytes, expected {expected}")
-    return np.frombuffer(data, dtype, offset=first).reshape(shape)
+    return dtype, shape, math.prod(shape) * dtype.itemsize
 
 
 # ------------------------------------------------------------------------------------------------------------- infos
@@ -224,14 +239,31 @@ def read_infos(reply: Mapping[str, Any], layout: SpaceLayout, num_rows: int) -> 
     Raises:
         WireError: They are something else.
     """
-    infos = infos_from_plain(reply.get("infos"), num_rows)  # type: ignore[arg-type]  # refused unless it is a mapping
-    if "final_obs" in infos:
-        finals, row = infos["final_obs"], [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+    plain: Any = reply.get("infos")
+    infos = infos_from_plain(plain, num_rows)  # refuses what is not a mapping
+    if "final_obs" not in infos:
+        return infos
+    finals = infos["final_obs"]
+    try:
+        places = np.flatnonzero(infos["_final_obs"])
+        rows, values = plain["final_obs"]
+        if _is_batch(values, layout, len(places)) and np.array_equal(rows, places):
+            for place, value in zip(places.tolist(), values.copy(), strict=True):
+                finals[place] = value
+            return infos
+        row = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
         write = layout.writer(row)
-        try:
-            for place in np.flatnonzero(infos["_final_obs"]).tolist():
-                write(0, finals[place])
-                finals[place] = layout.row(row, [], 0)
-        except (ObservationError, KeyError, IndexError, TypeError, ValueError) as error:
-            raise WireError(f"final_obs do not fit {layout.space}: {error}") from error
+        for place in places.tolist():
+            write(0, finals[place])
+            finals[place] = layout.row(row, [], 0)
+    except (ObservationError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise WireError(f"final_obs do not fit {layout.space}: {error}") from error
     return infos
+
+
+def _is_batch(values: Any, layout: SpaceLayout, num_rows: int) -> bool:
+    """Return whether values are arrays of exactly the form of a space, one below the other."""
+    if not (layout.is_array and isinstance(values, np.ndarray) and values.ndim > 1):
+        return False
+    leaf = layout.leaves[0]
+    return bool(values.shape == (num_rows, *leaf.shape) and values.dtype == leaf.dtype)

@@ -320,7 +320,12 @@ class RemoteEngine(seam.Engine):
         """
         calls, every = [], self._every if rows is None else rows
         for queue in self._queues:
-            places = np.flatnonzero((every >= queue.span.start) & (every < queue.span.stop))
+            span = queue.span
+            places = (
+                every[span.start : span.stop]
+                if rows is None
+                else np.flatnonzero((rows >= span.start) & (rows < span.stop))
+            )
             if len(places):
                 part = {} if rows is None else {"rows": rows[places] - queue.span.start}
                 calls.append(ServiceCall(queue, verb, {**part, **fields(queue, places)}, every[places], self._read))

@@ -87,7 +87,8 @@ class HotConnection:
             return None
         try:
             connection = self._connect(connect_s)
-            connection.settimeout(timeout_s)
+            if connection.gettimeout() != timeout_s:  # setting it is a system call
+                connection.settimeout(timeout_s)
             try:
                 head = b"POST %b%b HTTP/1.1\r\n%b\r\nContent-Length: %d\r\n\r\n"
                 connection.sendall(head % (self._prefix, path.encode(), self._lines, len(body)) + body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -109,7 +111,7 @@ class Journal:
             "snapshots": _Prepared(replacing, Snapshot, dialect),
             "attempts": _Prepared(sa.insert(Attempt), Attempt, dialect),
         }
-        self._count_steps = _Prepared(counting.returning(Usage.steps), Usage, dialect)
+        self._count_steps = _Prepared(counting.returning(Usage.steps), Usage, dialect, returns=True)
 
     def check_steps(self, user_id: int, steps: int, most: int) -> None:
         """Refuse steps before they are made; what is refused here would be when it is committed.
@@ -208,7 +210,7 @@ class Journal:
             for name, statement in self._inserts.items():
                 rows = getattr(entry, name)
                 if rows:
-                    connection.exec_driver_sql(statement.text, [statement.bind(row) for row in rows])
+                    statement.execute(connection, rows)
             for ending, ended in ((_CLOSE, entry.closed), (_END_ATTEMPT, entry.ended_attempts | entry.closed)):
                 if ended:
                     connection.execute(ending, [{"fleet": fleet, "at": at} for fleet, at in ended.items()])
@@ -222,8 +224,7 @@ class Journal:
     def _count(self, connection: sa.Connection, user_id: int, steps: int, most: int | None) -> tuple[int, int]:
         """Count a user's steps; returns the day and all that were made in it by any process."""
         day = today()
-        values = self._count_steps.bind({"user_id": user_id, "day": day, "steps": steps})
-        used: int = connection.exec_driver_sql(self._count_steps.text, values).scalar_one()
+        used: int = self._count_steps.execute(connection, [{"user_id": user_id, "day": day, "steps": steps}])
         if most is not None and used > most:
             raise steps_spent(used - steps, steps, most)
         return day, used
@@ -242,18 +243,35 @@ class _Prepared:
         statement: An insert of whole rows; columns of JSON are given as text.
         model: Of the table.
         dialect: Of the database.
+        returns: Whether it returns a value.
     """
 
-    def __init__(self, statement: Any, model: type[Base], dialect: sa.Dialect) -> None:
+    def __init__(self, statement: Any, model: type[Base], dialect: sa.Dialect, *, returns: bool = False) -> None:
         names = list(model.__table__.columns.keys())
         if model in (Episode, Attempt):
             names.remove("id")
         compiled = statement.compile(dialect=dialect, column_keys=names)
-        self.text, self._order = str(compiled), compiled.positiontup
+        self._text, self._returns, order = str(compiled), returns, compiled.positiontup
+        self._values = None if order is None else operator.itemgetter(*order)
 
-    def bind(self, row: Mapping[str, Any]) -> Any:
-        """Return a row's values as the driver takes them."""
-        return row if self._order is None else tuple(row[name] for name in self._order)
+    def execute(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Execute it for rows, or for one if it returns a value; returns that value.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: The database refuses.
+        """
+        if self._values is None:
+            result = connection.exec_driver_sql(self._text, rows[0] if self._returns else list(rows))
+            return result.scalar_one() if self._returns else None
+        values = [self._values(row) for row in rows]
+        # Straight on SQLite's driver: what SQLAlchemy does around a statement takes longer than SQLite.
+        driver: Any = connection.connection.driver_connection
+        try:
+            if self._returns:
+                return driver.execute(self._text, values[0]).fetchall()[0][0]
+            driver.executemany(self._text, values)
+        except sqlite3.Error as error:
+            raise sa.exc.DBAPIError.instance(self._text, None, error, sqlite3.Error, hide_parameters=True) from error
 
 
 def _merge(entries: Sequence[JournalEntry]) -> JournalEntry:

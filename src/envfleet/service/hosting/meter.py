@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class Meter:
         is_ranked = self.columns["places"][rows] >= 0
         is_stepped = (self.columns["lengths"][rows] > 0) | (is_ranked & includes_unstepped)
         left = rows[self.columns["is_running"][rows] & is_stepped & (self._lists_all | is_ranked)]
-        found = [self._describe(row, "abandoned", None, seq, at) for row in left.tolist()]
+        found = self._describe(left, ["abandoned"] * len(left), [None] * len(left), seq, at)
         self.columns["is_running"][rows] = False
         return found
 
@@ -149,16 +149,10 @@ class Meter:
         if not ended.any():
             return []
         self.columns["is_running"][rows[ended]] = False
-        return [
-            self._describe(
-                int(rows[k]),
-                "terminated" if terminated[k] else "truncated",
-                None if reasons is None else reasons[k],
-                seq,
-                at,
-            )
-            for k in np.flatnonzero(ended & (self._lists_all | (self.columns["places"][rows] >= 0))).tolist()
-        ]
+        listed = np.flatnonzero(ended & (self._lists_all | (self.columns["places"][rows] >= 0)))
+        outcomes = ["terminated" if flag else "truncated" for flag in terminated[listed].tolist()]
+        known = [None] * len(listed) if reasons is None else reasons[listed].tolist()
+        return self._describe(rows[listed], outcomes, known, seq, at)
 
     def _check_returns(self, rows: NDArray[np.int64], rewards: NDArray[Any]) -> None:
         returns = self.columns["returns"][rows]
@@ -171,19 +165,26 @@ class Meter:
                 "it or take another action"
             )
 
-    def _describe(self, row: int, outcome: str, reason: Any, seq: int, at: float) -> dict[str, Any]:
-        columns, total = self.columns, float(self.columns["returns"][row])
-        place = int(columns["places"][row])
-        return {
-            "env_index": row,
-            "place": None if place < 0 else place,
-            "started_at": float(columns["started_at"][row]),
-            "ended_at": at,
-            "first_seq": int(columns["first_seqs"][row]),
-            "last_seq": seq,
-            "total": total,
-            "counted": total - self._penalty if outcome == "abandoned" else total,
-            "length": int(columns["lengths"][row]),
-            "outcome": outcome,
-            "details": json.dumps(self.hosting.details(columns, row, reason)),
-        }
+    def _describe(
+        self, rows: NDArray[np.int64], outcomes: Sequence[str], reasons: Sequence[Any], seq: int, at: float
+    ) -> list[dict[str, Any]]:
+        columns = self.columns
+        taken = (columns[name][rows].tolist() for name in ("places", "started_at", "first_seqs", "returns", "lengths"))
+        return [
+            {
+                "env_index": row,
+                "place": None if place < 0 else place,
+                "started_at": started_at,
+                "ended_at": at,
+                "first_seq": first_seq,
+                "last_seq": seq,
+                "total": total,
+                "counted": total - self._penalty if outcome == "abandoned" else total,
+                "length": length,
+                "outcome": outcome,
+                "details": json.dumps(self.hosting.details(columns, row, reason)),
+            }
+            for row, outcome, reason, place, started_at, first_seq, total, length in zip(
+                rows.tolist(), outcomes, reasons, *taken, strict=True
+            )
+        ]
