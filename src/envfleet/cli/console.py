@@ -27,13 +27,15 @@ _NO_PLACE = {
     errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
 }  # fmt: skip
 """Error codes of unusable files; without a file name the same codes may concern anything, such as a port."""
-_FILE_WIDTH = 110  # for output to a file or a pipe
+_FILE_WIDTH = 110  # for output to a file or a pipe, unless COLUMNS is set
 
 
 def make_console() -> Console:
     """Make the console for results."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return console
+    return Console(highlight=False, width=_FILE_WIDTH)
 
 
 @contextlib.contextmanager
@@ -108,10 +110,14 @@ def show_file(what: str, file: Path) -> None:
 
 
 def make_table(*headings: str, texts: int = 1, title: str | None = None) -> Table:
-    """Make a table: first some columns of texts, then columns of numbers. Cells and title are markup."""
+    """Make a table: first some columns of texts, then columns of numbers. Cells and title are markup.
+
+    Where the table is too wide, texts continue on the next line; numbers stay whole.
+    """
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < texts else "right")
+        is_text = place < texts
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     return table
 
 

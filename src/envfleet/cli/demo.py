@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from envfleet.cli.console import make_console, show_places
+from envfleet.cli.console import make_console, progress_bar, show_places
 from envfleet.cli.playing import watch
 from envfleet.cli.reports import score_table
 from envfleet.cli.training import set_threads
@@ -98,5 +98,8 @@ def _play(player: Player, console: Console, when: str) -> dict[str, dict[str, fl
     from envfleet.training.evaluation import evaluate
 
     console.print(f"{_GAMES} games against each scripted player {when} training", style="dim")
-    played = {name: evaluate(player, name, games=_GAMES, seed=1_000_000) for name in ("weak", "strong")}
+    with progress_bar() as show:
+        played = {
+            name: evaluate(player, name, games=_GAMES, seed=1_000_000, progress=show) for name in ("weak", "strong")
+        }
     return {f"{name}, {when} training": result.score.figures() for name, result in played.items()}

@@ -83,20 +83,21 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     place, game = _find_place(checkpoint, env, env_args)
     if game is None:
         _refuse_for_one(place, {"--opponent": opponent, "--side": side, "--mode": mode})
-        returns = evaluate_single_player(
-            load_agent(checkpoint, num_envs=1, trust=trust), place, episodes=games, seed=seed
-        )
+        agent = load_agent(checkpoint, num_envs=1, trust=trust)
+        with progress_bar() as show:
+            show(f"{games} episodes", 0.0)
+            returns = evaluate_single_player(agent, place, episodes=games, seed=seed, progress=show)
         show_returns({name_of(checkpoint): returns}, make_console())
         figures = dataclasses.asdict(returns)
     else:
-        with progress_bar() as tell:
-            tell(f"{games} games against {opponent or game.strongest}", 0.0)
+        with progress_bar() as show:
+            show(f"{games} games against {opponent or game.strongest}", 0.0)
             match = _match(place, game, mode)
             player, other = (
                 load_player(source, game=game, seed=2 * seed + k, trust=trust)
                 for k, source in enumerate((checkpoint, opponent or game.strongest))
             )
-            played = run_evaluation(player, other, games=games, seed=seed, side=side, match=match)
+            played = run_evaluation(player, other, games=games, seed=seed, side=side, match=match, progress=show)
         show_evaluation(played, make_console())
         figures = dataclasses.asdict(played) | played.figures()
     write_figures(json_file, json.dumps(figures, indent=2))

@@ -98,7 +98,7 @@ def show_result(result: RunResult, console: Console) -> None:
         + (f"; return of the last episodes {result.mean_reward:.2f}" if result.total_episodes else ""),
         f"Time: {_describe_seconds(result.seconds)}",
     ]
-    console.print("\n".join(lines), soft_wrap=True)
+    console.print("\n".join(lines))
     if result.evaluation:
         console.print("", _evaluation_table(result.evaluation), sep="\n")
     if result.rating is not None:

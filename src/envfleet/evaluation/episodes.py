@@ -262,11 +262,6 @@ class EpisodeRunner:
 
     # ---------------------------------------------------------------- the loop
 
-    def play_all(self) -> None:
-        """Play all episodes."""
-        for _ in self.play():
-            pass
-
     def play(self) -> Iterator[NDArray[np.int64]]:
         """Play all episodes, step by step.
 

@@ -29,13 +29,12 @@ from envfleet.evaluation.intervals import wilson
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import name_source
 from envfleet.training.folder import agents_in
-from envfleet.training.games.matches import MatchConfig, open_fleet, play
+from envfleet.training.games.matches import MatchConfig, Progress, open_fleet, play
 from envfleet.training.games.players import LoadedPlayer, Player, load_player
 from envfleet.training.phases import SCRIPT
 
 _ANCHOR_SIGMA = 0.1
 _RANKS = {1: [0.0, 1.0], 0: [0.0, 0.0], -1: [1.0, 0.0]}
-Progress = Callable[[str, float], None]
 
 
 # ---------------------------------------------------------------------- games and episodes
@@ -143,6 +142,7 @@ def evaluate(
     side: str | None = None,
     match: MatchConfig | None = None,
     fleet: Fleet | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Play games against an opponent and return the score.
 
@@ -157,6 +157,7 @@ def evaluate(
         side: One of the game's two sides, or `"both"` alternately; by default the usual one of the mode.
         match: Game, engine, mode and number of simultaneous games.
         fleet: Fleet from `match.open`, which stays open; by default one is opened and closed.
+        progress: Called after games end with a text and the share of finished games.
 
     Raises:
         InvalidArgument: Unknown player, side, engine or mode.
@@ -165,7 +166,7 @@ def evaluate(
     opponent = match.game.strongest if opponent is None else opponent
     one, two = (load_player(who, game=match.game, seed=2 * seed + k) for k, who in enumerate((player, opponent)))
     side = side or match.game.default_side(match.mode)
-    played = play(one, two, games, seed=seed, side=side, match=match, fleet=fleet)
+    played = play(one, two, games, seed=seed, side=side, match=match, fleet=fleet, progress=progress)
     sides = dict(zip(match.game.sides, (played.is_left, ~played.is_left), strict=True))
     return Evaluation(
         player=one.name,
@@ -224,6 +225,7 @@ def evaluate_returns(
     num_envs: int = 64,
     options: Mapping[str, Any] | None = None,
     fleet: Fleet | None = None,
+    progress: Progress | None = None,
     **env_kwargs: Any,
 ) -> MeanReturn:
     """Play whole episodes without exploration; they are the same for any number of simultaneous episodes.
@@ -237,6 +239,7 @@ def evaluate_returns(
         options: Options of `envfleet.make`, such as `backend` and `workers`; by default kernels are compiled and other
             environments run in this process.
         fleet: Fleet of these environments, which stays open; by default one is opened and closed.
+        progress: Called after episodes end with a text and the share of finished episodes.
         **env_kwargs: Arguments of the environment. With `url`, the environment runs on that service, and these are
             arguments of `envfleet.connect`.
 
@@ -254,8 +257,9 @@ def evaluate_returns(
         env_spaces = opened.single_observation_space, opened.single_action_space
         check_spaces(spaces_of(policy), "the agent", env_spaces, "the environment")
         found = envfleet.evaluate(
-            policy, opened, episodes=episodes, seeds=seeds, batch_rows=BLOCK_ROWS, repeat_failed=False
-        )
+            policy, opened, episodes=episodes, seeds=seeds, batch_rows=BLOCK_ROWS, repeat_failed=False,
+            progress=progress,
+        )  # fmt: skip
     low, high = float(found.returns.min()), float(found.returns.max())
     interval = found.return_interval
     return MeanReturn(name_source(env), seed, episodes, found.mean_return, interval, low, high, found.mean_length)

@@ -29,6 +29,7 @@ from envfleet.training.games.players import (
 from envfleet.training.phases import DEFAULT_GAME
 
 _ONE = 0
+Progress = Callable[[str, float], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,7 @@ def play(
     side: str = "both",
     match: MatchConfig | None = None,
     fleet: Fleet | None = None,
+    progress: Progress | None = None,
 ) -> Games:
     """Play games between two players, without exploration.
 
@@ -120,6 +122,7 @@ def play(
             each player starts two.
         match: Game, engine and number of simultaneous games.
         fleet: Fleet from `match.open`, which stays open; by default one is opened and closed.
+        progress: Called after games end with a text and the share of finished games.
 
     Raises:
         InvalidArgument: Unknown player, side or engine.
@@ -128,7 +131,11 @@ def play(
     ready = [load_player(one, game=match.game, seed=2 * seed + k) for k, one in enumerate((player, opponent))]
     plan = plan_games(match.game, games, seed, side)
     with contextlib.nullcontext(fleet) if fleet else match.open(min(games, match.num_envs)) as opened:
-        MatchRunner(opened, plan, ready, match.game).play_all()
+        num_ended = 0
+        for ended in MatchRunner(opened, plan, ready, match.game).play():
+            num_ended += len(ended)
+            if progress is not None and len(ended):
+                progress(f"{ready[0].name} against {ready[1].name}", num_ended / games)
     return plan
 
 
