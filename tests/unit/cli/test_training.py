@@ -14,6 +14,8 @@ from typing import Any
 import polars as pl
 import pytest
 from rich.console import Console
+from tests.unit.cli.test_console import check_width
+from tests.unit.cli.test_console import invoke as invoke_narrow
 from typer.testing import CliRunner, Result
 
 from envfleet import training
@@ -75,6 +77,19 @@ def test_a_run_is_trained_and_plotted(config: Path, tmp_path: Path) -> None:
     files = [Path(line) for line in drawn.stdout.splitlines()]
     assert tmp_path / "figures" / "losses.png" in files
     assert all(file.is_file() for file in files)
+
+
+def test_summaries_and_evaluations_fit_into_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "a-name-of-twenty-eight-signs"
+    trained = invoke_narrow(
+        f"train --env CartPole-v1 -n 2 --backend serial --max-transitions 64 --out runs --name {name} -q"
+    )
+    assert "64 transitions" in trained
+    evaluated = invoke_narrow(f"evaluate runs/{name} --games 3")
+    assert "CartPole-v1, 3 episodes each" in evaluated
+    for text in (trained, evaluated, invoke_narrow(f"tournament runs/{name} --games 3")):
+        check_width(text)
 
 
 def test_a_run_that_was_stopped_goes_on(config: Path, tmp_path: Path) -> None:
