@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import time
 import types
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import envfleet
 from envfleet.workers import board
 from envfleet.workers.board import IS_AWAKE, OWNER_SPIN_NS, SpinPolicy, Waiter, lines_of
 from envfleet.workers.engine import WorkersEngine
+from envfleet.workers.transports import process
 
 
 class Machine:
@@ -149,3 +151,16 @@ def test_an_owner_asleep_is_woken_once_a_step(backend: Any) -> None:
         for _ in range(40):
             fleet.step(fleet.action_space.sample())
         assert 0 < num_sleeps < 120  # 160 if each rang; of workers that finish together, two may ring
+
+
+@pytest.mark.parametrize(("cores", "spins"), [(2, False), (3, True)])
+def test_an_owner_spins_only_with_a_core_left(cores: int, spins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers spin in both cases: the policy tries it after 16 steps."""
+    yields = itertools.count()
+    monkeypatch.setattr(process, "whole_cores", lambda: cores)
+    monkeypatch.setattr(os, "sched_yield", lambda: next(yields))
+    with envfleet.make("CartPole-v1", 4, backend="process", workers=2) as fleet:
+        fleet.reset(seed=0)
+        for _ in range(40):
+            fleet.step(fleet.action_space.sample())
+    assert bool(next(yields)) is spins
