@@ -388,7 +388,7 @@ class WorkersUnplaced(EnvfleetError, TimeoutError):
     Attributes:
         workers: Indices of workers without a place.
         num_workers: Number of workers to place.
-        timeout_s: Timeout, `ray_options["place_timeout_s"]` or the rest of `start_timeout_s`.
+        timeout_s: Timeout, `ray_options["place_timeout_s"]`.
         asked: Resources that each worker requests.
         cluster: Resources of the cluster, in total and free.
         reason: Message of Ray, if Ray raised an error.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
@@ -150,6 +151,11 @@ def raylet_of(node: Any) -> int:
     """That process id; Ray types a node as what it is before the start."""
     pid: int = node.all_processes["raylet"][0].process.pid
     return pid
+
+
+def step_until_it_raises(fleet: Any) -> None:
+    while True:
+        fleet.step(np.zeros(fleet.num_envs, np.int64))
 
 
 def no_actor_stays() -> bool:

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from tests.ray.conftest import FAR, NEAR, connect, no_actor_stays
+from tests.ray.conftest import FAR, NEAR, connect, no_actor_stays, step_until_it_raises
 from tests.waiting import PATIENCE_S
 
 from envfleet.errors import EnvfleetError, WorkerDied
@@ -123,11 +122,6 @@ def test_nothing_stays_in_the_folder_of_other_programs(ray_cluster: Cluster) -> 
 
 
 WAYS = ((NEAR, "raise"), (FAR, "restart"))
-
-
-def step_until_it_raises(fleet: Any) -> None:
-    while True:
-        fleet.step(np.zeros(2, np.int64))
 
 
 def test_ray_is_shut_down_under_the_fleet(ray_cluster: Cluster) -> None:

@@ -22,10 +22,10 @@ from gymnasium.vector import AutoresetMode
 from ray.cluster_utils import Cluster
 from tests.conftest import SERIAL
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with
-from tests.ray.conftest import MIXED, NEAR, RayBackend, no_actor_stays
+from tests.ray.conftest import FAR, MIXED, NEAR, RayBackend, no_actor_stays
 from tests.waiting import PATIENCE_S, wait_until
 
-from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkersUnplaced
+from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkerDied, WorkersUnplaced
 from envfleet.testing import FaultyEnv
 from envfleet.testing.compare import mismatches
 from envfleet.workers.messages import GroupPlan
@@ -113,6 +113,18 @@ def test_actor_killed_in_the_middle_of_a_step(fleet: Any) -> None:
     assert re.search(r"was lost on .* \(Ray: .*ray\.kill", text)
 
 
+def test_an_end_is_reported_until_it_is_taken_in() -> None:
+    """Also if a wait for another worker ends at the moment at which it is noticed, and ignores it."""
+    with FAR(SOUND) as fleet:
+        fleet.reset(seed=0)
+        transport = transport_of(fleet)
+        ray.kill(transport.processes[1]._actor)
+        wait_until(transport.processes[1].is_lost_now)
+        assert all(transport.waiter.sleep(0.0) for _ in range(5))
+        with pytest.raises(WorkerDied):
+            fleet.step(actions(0))
+
+
 def test_no_place_for_a_successor(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fleet is broken then, and closes as any other."""
 
@@ -187,6 +199,7 @@ def test_workers_end_with_their_driver(tmp_path: Path, ray_cluster: Cluster, mon
         finally:
             driver.kill()
         assert len(workers) == 2
+        assert no_actor_stays()
         assert psutil.wait_procs(workers, timeout=PATIENCE_S)[1] == []
 
 

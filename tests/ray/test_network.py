@@ -1,4 +1,4 @@
-"""Networks that cut connections, fall silent for a while or for good, and nodes that do."""
+"""Networks that cut connections, fall silent for a while or for good, or block the driver's port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import ray
 from tests.conftest import SERIAL
@@ -84,7 +83,7 @@ def test_silence_shorter_than_the_limit(through_proxy: Any) -> None:
     fleet, proxy = through_proxy([functools.partial(CountingEnv, 1000)] * 4)
     fleet.reset(seed=0)
     before = pids(fleet)
-    for silence_s in (1.0, 2.0, 6.0):
+    for silence_s in (1.0, 2.0, 10.0):
         proxy.is_silent = True
         fleet.send(np.zeros(4, np.int64))
         time.sleep(silence_s)
@@ -125,26 +124,6 @@ def test_actors_that_stop_and_die(through_proxy: Any, monkeypatch: pytest.Monkey
         lost |= fleet.step(np.zeros(4, np.int64))[3]
     assert max(waits) > 1
     assert len(waits) < 4
-
-
-def test_node_that_freezes(through_proxy: Any) -> None:
-    """SIGSTOP of actor and worker: their kernel still answers, but no beat comes."""
-    fleet, _ = through_proxy(
-        [functools.partial(CountingEnv, 1000)] * 2, workers=1, ray_options={"network_timeout_s": 4}
-    )
-    fleet.reset(seed=0)
-    worker = psutil.Process(pids(fleet)[0])
-    frozen = [worker, *(psutil.Process(int(name.split()[0])) for name in actors())]
-    for process in frozen:
-        process.suspend()
-    try:
-        with pytest.raises(WorkerDied, match=r"silent for \d+ s"):
-            fleet.step(np.zeros(2, np.int64))
-        fleet.close()
-    finally:
-        for process in frozen:
-            if process.is_running():
-                process.resume()
 
 
 def test_workers_that_cannot_connect(monkeypatch: pytest.MonkeyPatch) -> None:

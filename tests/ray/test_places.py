@@ -16,19 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-from tests.ray.conftest import FAR, NEAR, NODE, no_actor_stays, node_of, raylet_of
+from tests.ray.conftest import FAR, NEAR, NODE, no_actor_stays, node_of, raylet_of, step_until_it_raises
 from tests.waiting import PATIENCE_S, wait_until
 
-from envfleet.errors import WorkersUnplaced
+from envfleet.errors import WorkerDied, WorkersUnplaced
 from envfleet.testing import CountingEnv
 from envfleet.workers.transports.ray.cluster import session
+from envfleet.workers.transports.ray.transport import RayTransport
 
 PORT = 23_719
-COUNTING = [functools.partial(CountingEnv, 1000)] * 2
+COUNTING = [functools.partial(CountingEnv, 100_000)] * 2
+ONLY_HERE = {"resources": {"only_here": 1}}
 
 
 def test_forgotten_fleet_leaves_the_cluster_as_it_was() -> None:
@@ -89,6 +92,41 @@ def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster, other_node: 
     assert_unplaced({"scheduling_strategy": strategy}, other_node.node_id)
 
 
+def test_node_lost_without_another_place(ray_cluster: Cluster) -> None:
+    """Its workers end; where they are to be replaced, the error says what no node has."""
+    node = ray_cluster.add_node(**NODE, resources={"only_here": 2})
+    fleets = {way: FAR(COUNTING, workers=1, on_failure=way, ray_options=ONLY_HERE) for way in ("raise", "restart")}
+    for fleet in fleets.values():
+        fleet.reset(seed=0)
+        fleet.engine._pool.transport._limit_s = 1.0  # to place successors
+    ray_cluster.remove_node(node, allow_graceful=False)
+    for way, error, words in (("raise", WorkerDied, "Ray"), ("restart", WorkersUnplaced, "1 only_here")):
+        with pytest.raises(error, match=words):
+            step_until_it_raises(fleets[way])
+        fleets[way].close()
+    assert no_actor_stays()
+
+
+def test_successor_that_ray_places_on_a_dead_node(ray_cluster: Cluster) -> None:
+    """As Ray does until it notices the death, for the only free place is there; then another node takes it."""
+    node = ray_cluster.add_node(**NODE, resources={"place": 2})
+    taken = ray.util.placement_group([{"place": 2, "node:__internal_head__": 0.001}])
+    ray.get(taken.ready(), timeout=PATIENCE_S)
+    options = {"resources": {"place": 1}, "place_timeout_s": PATIENCE_S}
+    with FAR(COUNTING, workers=1, on_failure="restart", ray_options=options) as fleet:
+        fleet.reset(seed=0)
+        assert set(fleet.call(node_of)) == {raylet_of(node)}
+        raylet = psutil.Process(raylet_of(node))
+        for process in [raylet, *raylet.children(recursive=True)]:
+            process.kill()
+        while not fleet.step(np.zeros(2, np.int64))[3].all():
+            pass
+        ray.util.remove_placement_group(taken)
+        assert fleet.step(np.zeros(2, np.int64))[0].shape[0] == 2
+        assert set(fleet.call(node_of)) == {raylet_of(ray_cluster.head_node)}
+    ray_cluster.remove_node(node, allow_graceful=False)
+
+
 class _HeldEnv(CountingEnv):
     """Stays in a step as long as the file exists that it leaves there; with a file `removed` it does not stay."""
 
@@ -103,6 +141,24 @@ class _HeldEnv(CountingEnv):
             while marker.exists():
                 time.sleep(0.01)
         return super().step(action)
+
+
+@pytest.mark.parametrize(("options", "left_s"), [({}, 60.0), ({"place_timeout_s": PATIENCE_S}, 0.5)])
+def test_placing_continues_while_it_makes_progress(
+    options: dict[str, Any], left_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default, a busy machine may take its time for many workers; a limit of the user is kept."""
+    begin = RayTransport._begin
+    lefts_s: list[float] = []
+
+    def begin_late(self: RayTransport, number: int, process: Any) -> None:
+        self._left_s = 0.5
+        begin(self, number, process)
+        lefts_s.append(self._left_s)
+
+    monkeypatch.setattr(RayTransport, "_begin", begin_late)
+    with NEAR(COUNTING, workers=1, ray_options=options):
+        assert lefts_s == [left_s]
 
 
 def test_bundle_that_nobody_has() -> None:

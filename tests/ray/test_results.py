@@ -53,9 +53,9 @@ SUBJECTS = {
     "shared-memory": Subject(NEAR, 1, AutoresetMode.NEXT_STEP, "numbers", "1 by shared memory", (HERE,)),
     "mixed": Subject(
         MIXED, 2, AutoresetMode.SAME_STEP, "changing", "1 by shared memory, 1 by TCP",
-        (HERE, "TCP (ConnectionRefusedError: the owner closed the connection)"),
+        (HERE, "TCP (no shared memory: ConnectionRefusedError: the owner closed the connection)"),
     ),
-    "tcp": Subject(FAR, 1, AutoresetMode.DISABLED, "graph", "1 by TCP", ("TCP (shared_memory=False)",)),
+    "tcp": Subject(FAR, 1, AutoresetMode.DISABLED, "graph", "1 by TCP", ("shared_memory=False",)),
 }  # fmt: skip
 
 

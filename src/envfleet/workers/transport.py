@@ -58,6 +58,10 @@ class Transport(ABC):
     def stack(self, worker: int) -> str:
         """Return the worker's current Python stack. Any thread may call this."""
 
+    def stacks(self, workers: Sequence[int]) -> list[str]:
+        """Return the current Python stacks of several workers. Any thread may call this."""
+        return [self.stack(worker) for worker in workers]
+
     @abstractmethod
     def place(self, worker: int) -> str:
         """Return a short description of the worker's machine and of the connection."""

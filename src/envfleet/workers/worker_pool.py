@@ -390,6 +390,7 @@ class WorkerPool:
         Args:
             stacks: If True, also read the Python stack of each worker.
         """
+        texts = self.transport.stacks(self.every) if stacks else [""] * len(self.every)
         return tuple(
             WorkerStats(
                 index=worker,
@@ -399,9 +400,9 @@ class WorkerPool:
                 busy_s=self.lines[worker][BUSY_NS] / 1e9,
                 restarts=self.restarts[worker],
                 place=self.transport.place(worker),
-                stack=self.transport.stack(worker) if stacks else "",
+                stack=text,
             )
-            for worker in self.every
+            for worker, text in zip(self.every, texts, strict=True)
         )
 
     def abort(self) -> None:

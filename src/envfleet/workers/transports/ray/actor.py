@@ -97,8 +97,8 @@ class RayWorker:
         """
         first, *others = self._peers
         if self._reason:
-            way = "actor calls" if settled else "TCP"
-            where = f"node {ray.util.get_node_ip_address()}, {way} ({self._reason})"
+            way = f"actor calls ({settled})" if settled else f"TCP (no shared memory: {self._reason})"
+            where = f"node {ray.util.get_node_ip_address()}, {way}"
             lifeline, theirs = socket.socketpair()
             others.append(theirs)
             control_link, data_link = self._links

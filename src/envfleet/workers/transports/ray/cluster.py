@@ -23,6 +23,8 @@ from envfleet.machine import whole_cores
 _CONNECT_S = 5.0
 _HTTP2_SETTINGS = b"\x04"  # the type of the first frame from an HTTP/2 server; follows three bytes of length
 
+_silent_until_s: dict[str, float] = {}  # time before which a head that was silent is not asked again, by address
+
 
 class Cluster:
     """The connection of this process to Ray. Thread-safe.
@@ -154,11 +156,21 @@ def session() -> str | None:
 
 
 def has_head() -> bool:
-    """Return whether the head of the cluster can be reached. Without one Ray answers nothing, and waits."""
-    if ray.is_initialized():
-        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-        with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S):
+    """Return whether the head of the cluster can be reached. Without one Ray answers nothing, and waits.
+
+    A silent head is not asked again for a while, so that workers are not closed one every few seconds.
+    """
+    address = ray.get_runtime_context().gcs_address if ray.is_initialized() else ""
+    if not address or time.monotonic() < _silent_until_s.get(address, 0.0):
+        return False
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S):
             return True
+    except TimeoutError:
+        _silent_until_s[address] = time.monotonic() + _CONNECT_S
+    except OSError:
+        pass
     return False
 
 
@@ -176,6 +188,11 @@ def require_head(since: str | None) -> None:
             "be placed: see whether it still runs there, call ray.shutdown(), connect to a cluster that lives, and "
             "make a new fleet"
         )
+
+
+def nodes() -> frozenset[str]:
+    """Return the ids of the nodes that live, as far as Ray knows."""
+    return frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
 
 
 def num_cpus() -> int:

@@ -22,7 +22,7 @@ from envfleet.workers.transports.socket import Connection
 
 LOOK_S = 0.1
 ANSWER_S = 2.0
-"""Time in which Ray has to explain the ends of workers, all together."""
+"""Time in which Ray has to answer; several workers are asked at once."""
 
 _QUIET_S = 2.5 * BEAT_S
 _MAX_WORDS = 300
@@ -53,6 +53,9 @@ class RayHandle:
         self.is_slow, self.answered = False, 0
         self._timeout_s = timeout_s
         self._started = self._exit = self.settled
+        self._due_s = 0.0  # when the answer to the start is waited for no longer
+        self._asked_stack: Any = None
+        self._nodes = cluster.nodes()
         self._found: Started | None = None
         self._heard_s = self._closed_s = math.inf  # no beat yet; not closed
         self._is_over, self._was_asked, self._how = False, False, ""
@@ -70,6 +73,10 @@ class RayHandle:
             return self.control.fd
         return -1 if self.lifeline is None else self.lifeline.fileno()
 
+    def has_lost_node(self) -> bool:
+        """Return whether a node of the cluster has died since Ray was asked for the actor."""
+        return not self._nodes <= cluster.nodes()
+
     def dig(self) -> list[socket.socket]:
         """Return connections to guard and worker by actor calls."""
         self.is_slow = True
@@ -79,17 +86,18 @@ class RayHandle:
         """Have the worker started."""
         self._started = self._actor.start.remote(self.settled, place, shared)
         self._exit = self._actor.wait.remote(self._started)
+        self._due_s = time.monotonic() + ANSWER_S  # of each worker, however many of them are silent
 
     def _is_cut_off(self) -> bool:
         """Return whether Ray was shut down; it would start again at the next call."""
         return cluster.session() != self._session
 
-    def _get(self, outcome: Any) -> Any:
+    def _get(self, outcome: Any, timeout_s: float = 0.0) -> Any:
         """Return what the actor answers, or, in words, why it does not."""
         if self._is_cut_off():
             return "Ray was shut down"
         try:
-            return ray.get(outcome, timeout=0 if self._is_over else ANSWER_S)  # its end has been waited for
+            return ray.get(outcome, timeout=0 if self._is_over else max(0.0, timeout_s))
         except GetTimeoutError:
             return "Ray does not answer"
         except RayError as error:
@@ -97,7 +105,8 @@ class RayHandle:
 
     def _get_started(self) -> Started | str:
         if self._found is None:
-            found = self._get(self._started) if self.has_connected else "not placed yet"
+            left_s = self._due_s - time.monotonic()
+            found = self._get(self._started, left_s) if self.has_connected else "not placed yet"
             if not isinstance(found, Started):
                 return str(found)
             self._found = found
@@ -218,11 +227,21 @@ class RayHandle:
         if self.control is not None:
             self.control.mention((Word.LOOK, count))
 
+    def ask_stack(self) -> list[Any]:
+        """Ask for its Python stack, which `stack` then returns; returns what Ray has to answer."""
+        if self._is_over or self._is_cut_off():
+            return []
+        self._asked_stack = self._actor.stack.remote()
+        return [self._asked_stack]
+
     def stack(self) -> str:
         """Return its Python stack."""
+        asked, self._asked_stack = self._asked_stack, None
         if self._is_over or self._is_cut_off():
             return "(the worker has ended)"
-        return "(its node is silent)" if self.is_quiet() else str(self._get(self._actor.stack.remote()))
+        if asked is not None:
+            return str(self._get(asked))
+        return "(its node is silent)" if self.is_quiet() else str(self._get(self._actor.stack.remote(), ANSWER_S))
 
     def kill(self) -> None:
         """End it by force; a worker of a silent node is given up, and ends when it can reach this process again."""

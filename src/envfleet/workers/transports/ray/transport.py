@@ -41,15 +41,19 @@ _PROGRESS_S, _MANY = 10.0, 8
 _PORT, _LAST_PORT = "ENVFLEET_RAY_PORT", 65535
 
 
-class Network(NamedTuple):
-    """Ways to the workers.
+class Settings(NamedTuple):
+    """Options that are not Ray's.
 
     Attributes:
+        place_s: Seconds for Ray to place workers.
+        progress_s: Seconds that are left at least whenever a worker was placed.
         shared_memory: Whether workers of this machine may map the memory of this process.
         timeout_s: Silence of a node after which its workers are given up.
         ports: Ports of which the first free one is listened at; 0 is any.
     """
 
+    place_s: float
+    progress_s: float
     shared_memory: bool
     timeout_s: float
     ports: Sequence[int]
@@ -69,8 +73,9 @@ def make_ray(options: Options, plans: Sequence[GroupPlan], shared: dict[str, Any
             "placement group goes into Ray's PlacementGroupSchedulingStrategy"
         )
     shared_memory, limit_s, network_s, port = (given.pop(name, value) for name, value in _OURS.items())
+    progress_s = 0.0
     if limit_s is None:
-        limit_s = _PLACE_S + _PLACE_EACH_S * len(plans)
+        limit_s, progress_s = _PLACE_S + _PLACE_EACH_S * len(plans), _PLACE_S
     check_seconds("ray_options['place_timeout_s']", limit_s)
     check_seconds("ray_options['network_timeout_s']", network_s)
     ports = read_ports("ray_options['port']", port) if port else read_ports(_PORT, os.environ.get(_PORT, "0"))
@@ -78,8 +83,8 @@ def make_ray(options: Options, plans: Sequence[GroupPlan], shared: dict[str, Any
         ray.remote(RayWorker).options(**given)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"ray_options={given}: {error}: pass what Ray's actors take") from error
-    network = Network(shared_memory=shared_memory, timeout_s=network_s, ports=ports)
-    return RayTransport(plans, shared, given, network, limit_s=limit_s)
+    settings = Settings(limit_s, progress_s, shared_memory=shared_memory, timeout_s=network_s, ports=ports)
+    return RayTransport(plans, shared, given, settings)
 
 
 def read_ports(name: str, value: Any) -> range:
@@ -126,20 +131,13 @@ class RayTransport(ProcessTransport):
         plans: One per worker.
         shared: The fleet's shared data by name.
         asked: What each worker asks of Ray.
-        network: Ways to the workers.
-        limit_s: Seconds for Ray to place workers.
+        settings: Options that are not Ray's.
     """
 
     def __init__(
-        self,
-        plans: Sequence[GroupPlan],
-        shared: dict[str, Any],
-        asked: dict[str, Any],
-        network: Network,
-        *,
-        limit_s: float,
+        self, plans: Sequence[GroupPlan], shared: dict[str, Any], asked: dict[str, Any], settings: Settings
     ) -> None:
-        self._asked, self._limit_s, self._shared, self._network = asked, limit_s, shared, network
+        self._asked, self._limit_s, self._shared, self._settings = asked, settings.place_s, shared, settings
         self._held = contextlib.ExitStack()
         self._invited: dict[int, int] = {}  # workers that have yet to connect, by number
         self._numbers: dict[int, int] = {}  # of all workers; their connections have twice that as tickets, or one more
@@ -156,7 +154,7 @@ class RayTransport(ProcessTransport):
     # ----------------------------------------------------------------------------------------------- placing
 
     def start(self, timeout_s: float) -> None:
-        """Have Ray place all workers.
+        """Have Ray place all workers, within `place_timeout_s`.
 
         Raises:
             EnvfleetError: A cluster is missing and cannot be started, or this process cannot use it.
@@ -165,7 +163,6 @@ class RayTransport(ProcessTransport):
         self._held.enter_context(cluster.cluster.held())
         self._session = cluster.session()
         self._asked = {"num_cpus": 0 if cluster.cluster.is_own else 1, **self._asked}
-        self._limit_s = min(timeout_s, self._limit_s)
         self._listen()
         try:
             super().start(timeout_s)
@@ -174,8 +171,8 @@ class RayTransport(ProcessTransport):
                 self._sleep(LOOK_S)
                 if len(self._plans) > _MANY and time.monotonic() - shown_s > _PROGRESS_S:
                     shown_s, num_placed = time.monotonic(), len(self._plans) - len(self._invited)
-                    took_s = f"{shown_s - start_s:.0f} of {self._limit_s:.0f} s"
-                    print(f"Ray has placed {num_placed} of {len(self._plans)} workers, {took_s}", file=sys.stderr)  # noqa: T201
+                    took_s = f"{shown_s - start_s:.0f} s (limit {self._limit_s:.0f} s)"
+                    print(f"Ray has placed {num_placed} of {len(self._plans)} workers after {took_s}", file=sys.stderr)  # noqa: T201
         except BaseException:
             self._give_up()
             raise
@@ -183,8 +180,8 @@ class RayTransport(ProcessTransport):
     def _listen(self) -> None:
         """Have workers connect, those of this machine and others."""
         host, self._path = ray.util.get_node_ip_address(), ""
-        servers = [_open_server(host, self._network.ports)]
-        if self._network.shared_memory and sys.platform == "linux":
+        servers = [_open_server(host, self._settings.ports)]
+        if self._settings.shared_memory and sys.platform == "linux":
             self._path = f"\0envfleet-{secrets.token_hex(16)}"  # of no file that could be left behind
             servers.append(socket.socket(socket.AF_UNIX))
             servers[1].bind(self._path)
@@ -202,9 +199,9 @@ class RayTransport(ProcessTransport):
         number, self._left_s = next(self._counter), self._limit_s
         self._invited[number] = self._numbers[number] = plan.worker
         control, data = (
-            Link(self._address, self._key, 2 * number + is_data, self._network.timeout_s) for is_data in (0, 1)
+            Link(self._address, self._key, 2 * number + is_data, self._settings.timeout_s) for is_data in (0, 1)
         )
-        return RayHandle(actor, Invitation(self._path, control, data, sys.path), self._network.timeout_s)
+        return RayHandle(actor, Invitation(self._path, control, data, sys.path), self._settings.timeout_s)
 
     def _welcome(self, greeting: Greeting, peer: socket.socket, proof: bytes) -> None:
         """Take in a connection of a process that holds the key: a new worker's, or one that replaces a lost one."""
@@ -231,12 +228,13 @@ class RayTransport(ProcessTransport):
             self._reach(process, self._places[worker][0], peer)
             self._begin(number, process)
         else:
-            enable_keepalive(peer, self._network.timeout_s)
+            enable_keepalive(peer, self._settings.timeout_s)
             process.control = Connection(peer)
 
     def _begin(self, number: int, process: RayHandle) -> None:
         """Have the worker of an actor that has connected started."""
         worker = self._invited.pop(number)
+        self._left_s = max(self._left_s, self._settings.progress_s)
         process.start(self._places[worker][0], None if process.far is None else self._shared_ref)
         self._num_far = sum(process.far is not None for process in self.processes)
         num_slow = sum(process.is_slow for process in self.processes)
@@ -247,7 +245,7 @@ class RayTransport(ProcessTransport):
     def _reach(self, process: RayHandle, place: Place, peer: socket.socket) -> None:
         """Begin to talk to a worker elsewhere, and have the fleet's shared data in Ray's object store for it."""
         if peer.family != socket.AF_UNIX:
-            enable_keepalive(peer, self._network.timeout_s)
+            enable_keepalive(peer, self._settings.timeout_s)
         data, worker = Connection(peer, process.is_lost_now), place.worker
         far = process.far = FarWorker(data, self.lines[worker], place, self.requests, self.replies[worker])
         self._watch(process)
@@ -266,7 +264,7 @@ class RayTransport(ProcessTransport):
     def _resume(self, process: RayHandle, known: Connection, peer: socket.socket, num_confirmed: int) -> None:
         """Continue on a new connection of a worker that is known."""
         self._forget(process)
-        enable_keepalive(peer, self._network.timeout_s)
+        enable_keepalive(peer, self._settings.timeout_s)
         known.resume(peer, num_confirmed)
         process.hear()
         self._watch(process)
@@ -337,15 +335,29 @@ class RayTransport(ProcessTransport):
         left = {self.processes[worker].settled: number for number, worker in self._invited.items()}
         answered, _ = ray.wait(list(left), num_returns=len(left), timeout=0)
         reason: str | None = None
-        try:
-            for outcome in answered:
-                self._begin_by_calls(left[outcome], ray.get(outcome))
-                del left[outcome]
-        except RayError as error:
-            left, reason = {outcome: left[outcome]}, str(error)
+        for outcome in answered:
+            number = left.pop(outcome)
+            try:
+                self._begin_by_calls(number, ray.get(outcome))
+            except RayError as error:
+                if not self.processes[self._numbers[number]].has_lost_node():
+                    left, reason = {outcome: number}, str(error)
+                    break
+                self._place_again(number)
         if left and (reason is not None or self._left_s <= 0):
             asked, workers = cluster.describe_request(self._asked), [self._numbers[number] for number in left.values()]
             raise WorkersUnplaced(workers, len(self._plans), self._limit_s, asked, cluster.describe(), reason)
+
+    def _place_again(self, number: int) -> None:
+        """Have another actor placed, since the node of one has died before it could connect.
+
+        Ray places actors on a dead node until it notices its death, which takes 10 seconds or more.
+        """
+        worker, left_s = self._invited.pop(number), self._left_s
+        del self._numbers[number]
+        self.processes[worker].close()
+        self.processes[worker] = self._launch(self._plans[worker])
+        self._left_s = left_s
 
     def _begin_by_calls(self, number: int, reason: str) -> None:
         """Have a worker started that cannot connect."""
@@ -377,7 +389,7 @@ class RayTransport(ProcessTransport):
     def remark(self) -> str:
         """Settings that speed depends on."""
         niceness = max(process.niceness for process in self.processes)
-        network = f"network_timeout_s={self._network.timeout_s:g}, driver at port {self._address[1]}"
+        network = f"network_timeout_s={self._settings.timeout_s:g}, driver at port {self._address[1]}"
         if niceness <= 0:
             return f"{network}, workers have niceness 0"
         return (
@@ -425,6 +437,13 @@ class RayTransport(ProcessTransport):
         if unanswered:
             ray.wait(unanswered, num_returns=len(unanswered), timeout=ANSWER_S)
         return ended
+
+    def stacks(self, workers: Sequence[int]) -> list[str]:
+        """Return the Python stacks of workers; Ray answers for all of them within one deadline."""
+        unanswered = [outcome for worker in workers for outcome in self.processes[worker].ask_stack()]
+        if unanswered:
+            ray.wait(unanswered, num_returns=len(unanswered), timeout=ANSWER_S)
+        return super().stacks(workers)
 
     def close(self, timeout_s: float) -> None:
         """Wait for workers that were asked to close, end the others, release everything; idempotent."""
