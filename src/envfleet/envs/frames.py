@@ -25,13 +25,17 @@ AGENT_COLOR: Final[Color] = (40, 92, 200)
 
 
 def draw_original(
-    make_env: Callable[..., gym.Env[Any, Any]], size: tuple[int, int], *, surface: str = "screen", **attributes: Any
+    make_env: Callable[..., gym.Env[Any, Any]],
+    size: tuple[int, int] | None,
+    *,
+    surface: str = "screen",
+    **attributes: Any,
 ) -> NDArray[np.uint8]:
     """Draw one frame with a new environment of Gymnasium, so that threads can draw at the same time.
 
     Args:
         make_env: Class of the environment.
-        size: Width and height of the frame.
+        size: Width and height of the frame; `None` for the environment's `window_size`.
         surface: Name of the environment's attribute for the pygame surface.
         attributes: Attributes to set before drawing, such as the state.
 
@@ -47,9 +51,9 @@ def draw_original(
         raise DependencyNotInstalled(
             "frames of Gymnasium's environments are drawn by pygame, which is not installed: pip install pygame"
         ) from error
-    env = make_env(render_mode="rgb_array")
+    env: Any = make_env(render_mode="rgb_array")
     # An environment that finds a surface and a clock leaves sound and display alone: 0.2 s less, and no messages.
-    for name, value in {surface: pygame.Surface(size), "clock": object(), **attributes}.items():
+    for name, value in {surface: pygame.Surface(size or env.window_size), "clock": object(), **attributes}.items():
         setattr(env, name, value)
     return np.asarray(env.render(), np.uint8)
 

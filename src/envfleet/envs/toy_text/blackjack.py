@@ -98,16 +98,16 @@ class Blackjack(Kernel):
 
     @staticmethod
     def render(state: State, params: Params) -> NDArray[Any]:
-        """Draw Gymnasium's frame, `(500, 600, 3)`."""
+        """Draw Gymnasium's frame, `(500, 600, 3)`; since Gymnasium 1.4 `(376, 384, 3)`."""
         import pygame
-        from gymnasium.envs.toy_text.blackjack import BlackjackEnv
+        from gymnasium.envs.toy_text import blackjack
 
         pygame.font.init()
         ace = int(state.player_has_ace)
         names = {1: "A", 10: _FACES[state.open_face]}
         return draw_original(
-            BlackjackEnv,
-            (600, 500),
+            blackjack.BlackjackEnv,
+            getattr(blackjack, "SCREEN_SIZE", (600, 500)),  # since Gymnasium 1.4
             player=[1] * ace + [state.player_sum - ace],
             dealer=[state.open_card],
             dealer_top_card_suit=_SUITS[state.open_suit],

@@ -13,7 +13,6 @@ from envfleet.envs.toy_text.sampling import draw_turn
 from envfleet.kernels import Kernel
 
 _ROWS, _COLUMNS = 4, 12
-_CELL_PIXELS = 60
 
 
 class CliffWalking(Kernel):
@@ -81,12 +80,12 @@ class CliffWalking(Kernel):
 
     @staticmethod
     def render(state: State, params: Params) -> NDArray[Any]:
-        """Draw Gymnasium's frame, `(240, 720, 3)`."""
+        """Draw Gymnasium's frame, `(240, 720, 3)`; since Gymnasium 1.4 `(256, 768, 3)`."""
         from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 
         return draw_original(
             CliffWalkingEnv,
-            (_COLUMNS * _CELL_PIXELS, _ROWS * _CELL_PIXELS),
+            None,
             surface="window_surface",
             s=int(state.row * _COLUMNS + state.column),
             lastaction=None if state.last_action < 0 else int(state.last_action),
