@@ -12,7 +12,12 @@ from envfleet.testing import CASES, CHECKS, ConformanceError, check_backend
 
 
 class _SeedsAlike(SyncVectorEnv):
-    """Gives all sub-environments one seed, and drops the infos of a reset."""
+    """Gives all sub-environments one seed, drops the infos of a reset, and writes into its environments' metadata."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.metadata = self.envs[0].metadata  # a copy since Gymnasium 1.4
+        self.metadata["autoreset_mode"] = self.autoreset_mode
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         seeds: Any = [seed] * self.num_envs if isinstance(seed, int) else seed
