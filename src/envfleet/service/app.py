@@ -53,6 +53,7 @@ def make_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # or it is looked for at each request
     )
     app.state.service = service
     app.add_middleware(Gate, max_body_bytes=settings.max_body_bytes, room=service.bodies, metrics=service.metrics)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, LargeBinary, String, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, LargeBinary, String, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class Base(DeclarativeBase):
     """Declarative base."""
+
+
+def _partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class User(Base):
@@ -120,9 +124,10 @@ class Episode(Base):
     __tablename__ = "episodes"
     __table_args__ = (
         Index("episodes_of_user", "user_id", "id"),
-        Index("episodes_by_age", "place", "ended_at"),
-        UniqueConstraint("fleet_id", "env_index", "first_seq"),  # so that two processes cannot both report one
-        UniqueConstraint("fleet_id", "place"),
+        _partial_index("episodes_by_age", "ended_at", where="place IS NULL"),
+        _partial_index("episodes_of_attempt", "fleet_id", "place", where="place IS NOT NULL", unique=True),
+        # So that two processes cannot both report one. In this order, episodes that end together lie together.
+        UniqueConstraint("fleet_id", "first_seq", "env_index"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)

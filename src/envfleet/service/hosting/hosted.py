@@ -130,7 +130,8 @@ class HostedFleet:
         )
         self._every = np.arange(config.num_envs)
         self._layout = SpaceLayout(self.fleet.single_observation_space)
-        numbers = sum(math.prod(leaf.shape) for leaf in SpaceLayout(self.fleet.single_action_space).leaves)
+        self._actions = SpaceLayout(self.fleet.single_action_space)
+        numbers = sum(math.prod(leaf.shape) for leaf in self._actions.leaves)
         self.most_body_bytes = _FIELD_BYTES + config.num_envs * (numbers + 2) * _NUMBER_BYTES
         self.is_quick = False
 
@@ -223,6 +224,10 @@ class HostedFleet:
 
     def _step(self, event: Mapping[str, Any]) -> Made:
         rows, actions, at = self._chosen(event.get("rows")), event["actions"], event["at"]
+        if self._actions.is_array and isinstance(actions, np.ndarray):
+            dtype = self._actions.leaves[0].dtype
+            if np.can_cast(actions.dtype, dtype):  # sent in fewer bytes; a fleet would compare all numbers
+                actions = actions.astype(dtype)
         ended_before = ~self.meter.columns["is_running"][rows]
         protocol = self.meter.hosting.episodes
         if protocol is not None and protocol.span in event:
