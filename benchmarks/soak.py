@@ -118,6 +118,7 @@ class BadClient:
             response = self._send(method, path, packed, timeout_s)
             if response is None:
                 self._tally.count("gave up")
+                time.sleep(0.01)
                 continue
             if response.status_code in _PUT_OFF:
                 time.sleep(0.2)

@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import make_settings, serve_here
 from tests.service.web.conftest import check, sign_in
+from tests.service.web.playing import play_engines
 
 from envfleet.envs.turbofan import ThresholdPolicy
 from envfleet.service.offers import make_offer
@@ -96,7 +97,8 @@ def draw(browser: Browser, url: str, token: str, last: int, folder: Path) -> Non
 def last_episode(service: Service, token: str) -> int:
     """Return the last episode of a user with some repairs and a sale."""
     rows = service.scores.episodes(service.tokens.check(token).user_id)
-    good = (row for row in rows if row["details"]["repairs"] >= 5 and not row["details"]["is_failure"])
+    sold = (row for row in rows if row["outcome"] == "terminated" and not row["details"].get("is_failure"))
+    good = (row for row in sold if row["details"]["repairs"] >= 5)
     return int(next(good)["id"])
 
 
@@ -104,14 +106,16 @@ def main(folder: Path) -> None:
     """Play, and visit the pages."""
     offers = tuple(make_offer(name, backend="serial", abandon_penalty=0.0) for name in (TURBOFAN, "CartPole-v1"))
     with tempfile.TemporaryDirectory() as place:
-        settings = make_settings(Path(place), offers=offers, max_live_envs=256, max_steps_per_day=40_000)
+        settings = make_settings(
+            Path(place), offers=offers, attempts_per_day=5, max_live_envs=256, max_steps_per_day=40_000
+        )
         with serve_here(settings) as (http, service), sync_playwright() as playwright:
             tokens = {name: service.tokens.create(name) for name in SKILLS}
             for name, attempts in SKILLS.items():
                 for skill in attempts:
                     play_attempt(Caller(http, tokens[name]), *skill)
             ann = Caller(http, tokens["Ann"])
-            ann.create(TURBOFAN, 48)
+            play_engines(ann, 1, num_envs=48, seeds=1)
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             draw(browser, str(http.base_url), ann.token, last_episode(service, ann.token), folder)
             browser.close()
