@@ -80,8 +80,10 @@ class Command:
             str(port),
             *options,
         ]
+        variables = {**os.environ, "COLUMNS": "200"}
+        variables.pop("PYTHONUNBUFFERED", None)  # what it prints reaches a pipe at once nevertheless, as a token must
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env={**os.environ, "COLUMNS": "200"}
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=variables
         )
         self.lines: list[str] = []
         try:

@@ -27,6 +27,7 @@ def test_service_processes_end_with_their_supervisor(postgres_url: str) -> None:
     """They kept the port, so that the service could not be started again."""
     with Command(postgres_url, "--env", "envfleet/CartPole-v1", "--workers", "2") as command:
         supervisor = psutil.Process(command.pid)
+        assert command.read_token().startswith("ef_")  # before the first request, although no terminal reads it
         wait_until(command.answers)
         children = supervisor.children(recursive=True)
         assert len(children) >= 2
