@@ -155,13 +155,13 @@ def infos_from_plain(plain: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
 
 
 def _read_column(column: Any, num_envs: int) -> Any:
-    if isinstance(column, Mapping):
-        return infos_from_plain(column, num_envs)
     if isinstance(column, np.ndarray):
         if len(column) != num_envs:
             raise ValueError(f"a column has {len(column)} rows, expected {num_envs}")
         return column.copy()
-    objects = np.full(num_envs, None, object)
+    if isinstance(column, Mapping):
+        return infos_from_plain(column, num_envs)
+    objects = np.empty(num_envs, object)  # of None
     for row, value in zip(*column, strict=True):
         objects[row] = value
     return objects
@@ -248,7 +248,7 @@ def read_infos(reply: Mapping[str, Any], layout: SpaceLayout, num_rows: int) -> 
     try:
         places = np.flatnonzero(infos["_final_obs"])
         rows, values = plain["final_obs"]
-        if _is_batch(values, layout, len(places)) and np.array_equal(rows, places):
+        if _is_batch(values, layout, len(places)) and rows.tolist() == places.tolist():
             for place, value in zip(places.tolist(), values.copy(), strict=True):
                 finals[place] = value
             return infos
@@ -257,7 +257,7 @@ def read_infos(reply: Mapping[str, Any], layout: SpaceLayout, num_rows: int) -> 
         for place in places.tolist():
             write(0, finals[place])
             finals[place] = layout.row(row, [], 0)
-    except (ObservationError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (ObservationError, AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise WireError(f"final_obs do not fit {layout.space}: {error}") from error
     return infos
 

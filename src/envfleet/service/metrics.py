@@ -23,11 +23,15 @@ class Metrics:
         self.wait_s = Histogram(
             "envfleet_queue_wait_seconds", "Waiting for a turn.", buckets=_SECONDS, registry=registry
         )
+        self._counted: dict[tuple[str, str, str], Counter] = {}  # finding one in `requests` takes longer
         self.denials = Counter("envfleet_refusals", "Calls refused.", ("code",), registry=registry)
 
     def count(self, method: str, route: str, status: str) -> None:
         """Count a request that was answered."""
-        self.requests.labels(method, route, status).inc()
+        labels = method, route, status
+        if labels not in self._counted:
+            self._counted[labels] = self.requests.labels(*labels)
+        self._counted[labels].inc()
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a figure that is read when it is asked for."""

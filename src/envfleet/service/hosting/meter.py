@@ -15,6 +15,8 @@ from envfleet.service.refusals import EnvFailed
 LARGEST_RETURN = 1e100
 """Largest absolute return of an episode: PostgreSQL squares returns to take means of many."""
 
+_write_json = json.JSONEncoder(check_circular=False).encode
+
 _FIELDS = {
     "is_running": np.bool_,
     "places": np.int64,
@@ -182,7 +184,7 @@ class Meter:
                 "counted": total - self._penalty if outcome == "abandoned" else total,
                 "length": length,
                 "outcome": outcome,
-                "details": json.dumps(self.hosting.details(columns, row, reason)),
+                "details": _write_json(self.hosting.details(columns, row, reason)),
             }
             for row, outcome, reason, place, started_at, first_seq, total, length in zip(
                 rows.tolist(), outcomes, reasons, *taken, strict=True

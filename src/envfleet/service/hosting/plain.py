@@ -37,7 +37,7 @@ def infos_to_plain(infos: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _column_to_plain(column: Any) -> Any:
-    if isinstance(column, Mapping):
+    if not isinstance(column, np.ndarray):
         return infos_to_plain(column)
     if column.dtype.kind in KINDS:
         return column
