@@ -45,8 +45,8 @@ class CustomRayRemoteVectorEnv(WrapperRayVecEnv):
     ) -> None:
         if multiagent:
             raise InvalidArgument(
-                "multiagent=True: each sub-environment has one agent here, so pass False; envfleet.make takes "
-                "PettingZoo games, whose rows are agents"
+                "multiagent=True is not supported, as it fails in RayEnvWrapper itself: pass False, or use "
+                "envfleet.make for PettingZoo games, whose rows are agents"
             )
         super().__init__(make_env, num_workers, env_per_worker, **options)
         self.num_workers, self.env_per_worker, self.multiagent = num_workers, env_per_worker, multiagent

@@ -111,21 +111,6 @@ class OldCartPole:
         return {"state": observation}, reward, done or self._steps >= 30, info
 
 
-class BareCartPole(OldWrapper):
-    """`gym.make("CartPole-v0")`: observations are arrays."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(OldCartPole(0))
-        self.observation_space = self.env.observation_space.spaces["state"]
-
-    def reset(self) -> Any:
-        return self.env.reset()["state"]
-
-    def step(self, action: Any) -> Any:
-        observation, *others = self.env.step(action)
-        return observation["state"], *others
-
-
 def make_and_seed(seed: int) -> Any:
     """Make Gymnasium's CartPole as the README of RayEnvWrapper makes the old one."""
     import gymnasium
