@@ -47,7 +47,9 @@ def test_the_guide_runs_on_two_nodes(
         exec(look, names)
         shown = capsys.readouterr().out
         assert re.search(r"driver at port 70(0\d|10)", shown)
-        assert "niceness 15, so other programs go first" in shown
+        assert re.search(
+            r"niceness 1[5-9], so other programs go first", shown
+        )  # more than 15 if this process gives way
         assert len(set(fleet.call(node_of))) == 2
     finally:
         fleet.close()

@@ -390,8 +390,8 @@ class RayTransport(ProcessTransport):
         """Settings that speed depends on."""
         niceness = max(process.niceness for process in self.processes)
         network = f"network_timeout_s={self._settings.timeout_s:g}, driver at port {self._address[1]}"
-        if niceness <= 0:
-            return f"{network}, workers have niceness 0"
+        if niceness <= max(0, os.getpriority(os.PRIO_PROCESS, 0)):  # as this process
+            return f"{network}, workers have niceness {niceness}"
         return (
             f"{network}, workers have niceness {niceness}, so other programs go first, and steps take tens of times as "
             "long on a busy machine: start the cluster with RAY_worker_niceness=0 in the environment of `ray start`"
