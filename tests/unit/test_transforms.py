@@ -12,6 +12,7 @@ import pytest
 from gymnasium import wrappers
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector
+from gymnasium.wrappers.utils import RunningMeanStd
 
 import envfleet
 from envfleet.bench.environments import DictEnv
@@ -28,6 +29,19 @@ from envfleet.transforms import (
 
 CARTPOLE, PENDULUM = "envfleet/CartPole-v1", "InvertedPendulum-v5"
 NORMALIZED = (NormalizeObservation(), NormalizeReward(gamma=0.9))
+
+
+class CenteredObservations(vector.NormalizeObservation):
+    """The rule before Gymnasium 1.4, which rounds observations and statistics to float32."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        space = env.single_observation_space
+        self.obs_rms = RunningMeanStd(shape=space.shape, dtype=space.dtype)
+
+    def observations(self, observations: Any) -> Any:
+        self.obs_rms.update(observations)
+        return (observations - self.obs_rms.mean) / np.sqrt(self.obs_rms.var + self.epsilon)
 
 
 class DiscountedReturns(vector.NormalizeReward):
@@ -52,7 +66,7 @@ def test_running_statistics_equal_the_wrappers(env_id: str, backend: Any, num_en
         envfleet.make(env_id, num_envs, backend=backend) as plain,
         envfleet.make(env_id, num_envs, backend=backend, transforms=NORMALIZED) as fleet,
     ):
-        wrapped: Any = DiscountedReturns(vector.NormalizeObservation(plain), gamma=0.9)
+        wrapped: Any = DiscountedReturns(CenteredObservations(plain), gamma=0.9)
         np.testing.assert_array_equal(wrapped.reset(seed=3)[0], fleet.reset(seed=3)[0])
         fleet.action_space.seed(0)
         for _ in range(60):
