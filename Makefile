@@ -8,10 +8,17 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 RAY := tests/ray tests/rllib src/envfleet/rllib src/envfleet/workers/transports/ray
 # Tests of the fleet that use torch or Stable-Baselines3, which the light set-up does not have.
-HEAVY := fleet_released.py fleet_vector_rewards.py infos.py layout_actions.py leaves.py rollout_advantages.py
+HEAVY := $(addprefix --ignore=tests/unit/fleet/test_,fleet_released.py fleet_vector_rewards.py infos.py \
+	layout_actions.py leaves.py rollout_advantages.py)
+# The newest Python that is tested, also where pyenv hides it.
+NEWEST ?= $(shell for one in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13*/bin/python3.13; do \
+	$$one -c '' 2> /dev/null && echo $$one && break; done)
+VERSIONS := tests/unit/fleet tests/unit/adapters tests/unit/testing/test_conformance.py tests/unit/test_make.py \
+	tests/unit/test_transforms.py tests/unit/envs/test_toy_text.py tests/fault/test_interrupts.py
+NEWEST_PIP := .venv-newest/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick programs light newest lint types imports docs bytecode check bench thirdparty clean
+.PHONY: help demo test quick programs light newest versions lint types imports docs bytecode check bench thirdparty clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,19 +49,32 @@ lint: $(READY) ## Check format and style
 	@$(BIN)/ruff format --quiet --check . || { echo "to mend: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/ruff check --quiet .
 
-# What needs neither torch nor Ray: the fleet, its workers, kernels. Ten times smaller and faster than the whole set-up.
-light: ## Set up .venv-light for work on the fleet (390 MB), and test what it covers
+# What needs neither torch nor Ray: the fleet, its workers, kernels. Six times smaller and faster than the whole set-up.
+light: ## Set up .venv-light for work on the fleet (0.5 GB), and test what it covers
 	@test -d .venv-light || $(PYTHON) -m venv .venv-light
 	@.venv-light/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[light]'
-	@.venv-light/bin/python -m pytest $(addprefix --ignore=tests/unit/fleet/test_,$(HEAVY)) \
+	@.venv-light/bin/python -m pytest $(HEAVY) \
 		tests/unit/fleet tests/unit/workers tests/fault/test_raising.py tests/fault/test_deaths.py
 
-newest: ## Test the fleet with the newest Gymnasium, NumPy and Stable-Baselines3 (PYTHON=python3.13)
-	@test -d .venv-newest || $(PYTHON) -m venv .venv-newest
-	@.venv-newest/bin/python -m pip install -qq --disable-pip-version-check --upgrade --upgrade-strategy eager \
-		--editable '.[light,mujoco]' pygame stable-baselines3
-	@.venv-newest/bin/python -m pytest -n 3 --dist loadfile tests/unit/fleet tests/unit/adapters tests/unit/workers \
-		tests/unit/envs/test_toy_text.py tests/unit/test_make.py tests/conformance tests/fault
+.venv-newest:
+	@test -n "$(NEWEST)" || { echo "no Python 3.13: uv python install 3.13, or make newest NEWEST=PATH"; exit 1; }
+	@$(NEWEST) -m venv .venv-newest
+
+newest: .venv-newest ## Test the fleet on Python 3.13 with the newest Gymnasium, NumPy and Stable-Baselines3
+	@$(NEWEST_PIP) --upgrade --upgrade-strategy eager --editable '.[light,mujoco]' stable-baselines3
+	@.venv-newest/bin/python -m pytest -n 3 --dist loadfile -k "not envpool" $(VERSIONS) \
+		tests/unit/workers tests/conformance tests/fault
+
+# The part of it that depends on versions most, without torch. CI runs it where there is a Python 3.13, so these are pins.
+versions: $(if $(NEWEST),.venv-newest) ## Test what depends on versions on Python 3.13 with Gymnasium 1.4 and NumPy 2.5
+ifeq ($(NEWEST),)
+	@echo "left out: tests with the newest versions, as there is no Python 3.13"
+else
+	@sed '/^gymnasium==/d; /^numpy==/d' constraints.txt > .venv-newest/pins
+	@$(NEWEST_PIP) --constraint .venv-newest/pins --editable '.[light,mujoco]' gymnasium==1.4.0 numpy==2.5.5
+	@.venv-newest/bin/python -m pytest -n 3 --dist loadfile -k "not envpool and not stable_baselines" \
+		--ignore-glob='*sb3*' $(HEAVY) $(VERSIONS)
+endif
 
 types: $(READY) ## Check types
 	@echo "types"
