@@ -19,7 +19,7 @@ from tests.fault.programs import is_running, wait_gone
 from tests.waiting import PATIENCE_S, wait_until
 
 from envfleet.errors import FleetBroken, WorkerDied
-from envfleet.fleet import fleet as fleet_module
+from envfleet.fleet import guard
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.faults import When
 
@@ -162,7 +162,7 @@ def test_close_while_a_step_is_under_way(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """close() does not wait for a hang, and takes what timeout it is given."""
-    monkeypatch.setattr(fleet_module, "CLOSE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(guard, "CLOSE_TIMEOUT_S", 3600.0)
     marker = tmp_path / "there"
     fleet = PROCESS(env_fns_with("hang", once=str(marker)))
     fleet.reset(seed=0)
@@ -173,7 +173,7 @@ def test_close_while_a_step_is_under_way(
 
 def test_close_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sub-environment that does not come back from its close(): waited for as long as was said, and no longer."""
-    monkeypatch.setattr(fleet_module, "CLOSE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(guard, "CLOSE_TIMEOUT_S", 3600.0)
     for backend, env_fn in ((PROCESS, functools.partial(FaultyEnv, "hang", "close")), (Backend("thread", 2), _HeldEnv)):
         fleet = backend([CountingEnv, env_fn])
         fleet.reset(seed=0)

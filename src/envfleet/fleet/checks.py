@@ -59,6 +59,15 @@ def check_name(call: str, name: Any) -> None:
         raise InvalidArgument(f"{call} got the name {name!r} (type {type(name).__name__}): pass a str")
 
 
+def check_values(values: Any, num_envs: int) -> None:
+    """Check values of an attribute: a list or tuple with one for each sub-environment, or one value for all."""
+    if isinstance(values, (list, tuple)) and len(values) != num_envs:
+        raise InvalidArgument(
+            f"Values must be a list or tuple with length equal to the number of environments. Got `{len(values)}` "
+            f"values for {num_envs} environments. Pass one for each, or one value for all."
+        )
+
+
 def check_seeds(seed: Any, count: int, *, one_for_all: bool = True, per: str = "num_envs") -> Seeds:
     """Check seeds for `count` sub-environments.
 

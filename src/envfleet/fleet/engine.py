@@ -26,6 +26,13 @@ from envfleet.fleet.episodes import EndedEpisodes, EpisodeStatus
 from envfleet.fleet.lifecycle import Lifecycle
 from envfleet.fleet.stats import FleetStats, Plan
 
+_REFUSALS = {
+    "has_partial_steps": "which steps all at once: pass all, or make the fleet with another backend",
+    "has_objects": "where sub-environments are not Python objects: read attributes with get_attr()",
+    "has_states": "which cannot save sub-environments: make the fleet with another backend",
+    "has_stacks": "which runs no Python here; see stats()",
+}
+
 Rows: TypeAlias = NDArray[np.int64]
 """Indices of sub-environments, each once."""
 
@@ -107,6 +114,19 @@ class Traits:
     def reward_shape(self) -> tuple[int, ...]:
         """Shape of one reward; `()` for numbers."""
         return () if self.reward_space is None else self.reward_space.shape
+
+    def require(self, trait: str, call: str) -> None:
+        """Check that the engine has what a call requires.
+
+        Args:
+            trait: Name of the required attribute, such as `"has_states"`.
+            call: The call as its user wrote it.
+
+        Raises:
+            InvalidArgument: It does not.
+        """
+        if not getattr(self, trait):
+            raise InvalidArgument(f"{call} with backend {self.plan.backend!r}, {_REFUSALS[trait]}")
 
     def refuse_vector_rewards(self, what: str) -> None:
         """Raise an error if rewards are vectors and `what` accepts numbers only.

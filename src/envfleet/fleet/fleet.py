@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument, SubEnvError
 from envfleet.fleet import engine as seam
-from envfleet.fleet.checks import check_name, check_options, check_rows, check_seconds, check_seeds
+from envfleet.fleet.checks import check_name, check_options, check_rows, check_seconds, check_seeds, check_values
 from envfleet.fleet.engine import Batch, Engine, Reset, StepResult, read_reset
 from envfleet.fleet.evaluating import play_episodes
-from envfleet.fleet.guard import CallGuard
+from envfleet.fleet.guard import RESTARTABLE, CallGuard
 from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_busy
 from envfleet.fleet.rollout import Rollout
@@ -25,16 +25,9 @@ from envfleet.fleet.rollout_loop import step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.html import html_table
 
-CLOSE_TIMEOUT_S = 10.0
-
 Indices = Sequence[int] | NDArray[np.integer[Any]]
 
-_ALL_AT_ONCE = "which steps all at once: pass all, or make the fleet with another backend"
-_NO_OBJECTS = "where sub-environments are not Python objects: read attributes with get_attr()"
-_NO_STATES = "which cannot save sub-environments: make the fleet with another backend"
-
 _READY, _TORN = Lifecycle.READY, Lifecycle.TORN
-_WHOLE = (Lifecycle.NEW, Lifecycle.READY, Lifecycle.TORN)  # what a reset of all sub-environments can start from
 
 
 class Fleet(VectorEnv[Any, Any, Any]):
@@ -105,7 +98,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         request = read_reset(seed, options, self.engine.traits)
         call = "reset()" if request.rows is None else "reset() with a mask"
-        return self._show_reset(request, self._reset(call, request, _READY))
+        return self._show_reset(request, self._calls.reset(call, request, _READY))
 
     def _show_reset(self, request: Reset, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return observations and infos of all rows after a reset."""
@@ -136,21 +129,12 @@ class Fleet(VectorEnv[Any, Any, Any]):
         rows = check_rows(indices, self.num_envs)
         check_options(options, len(rows) if self.engine.traits.has_objects else None)
         checked_seeds = check_seeds(seeds, len(rows), one_for_all=False, per="indices")
-        is_whole = np.array_equal(rows, np.arange(self.num_envs))
-        request = Reset(None if is_whole else rows, checked_seeds, options)
-        infos = self._reset("reset_envs()", request, _READY, Lifecycle.PENDING)
+        request = Reset(None if self._is_every_row(rows) else rows, checked_seeds, options)
+        infos = self._calls.reset("reset_envs()", request, _READY, Lifecycle.PENDING)
         return self.engine.observe(rows), infos
 
-    def _reset(self, call: str, request: Reset, *allowed: Lifecycle) -> dict[str, Any]:
-        """Reset rows in one of the `allowed` states; a reset of all rows also repairs a torn fleet."""
-        if request.rows is None:
-            allowed = _WHOLE
-            if self._calls.state is Lifecycle.PENDING and self.engine.is_stuck:  # what is under way is dropped
-                allowed = (*_WHOLE, Lifecycle.PENDING)
-        with self._calls.hold(call, *allowed):
-            if request.rows is not None:
-                self._calls.check_idle(call, request.rows)
-            return self._calls.request(request, _READY if request.rows is None else None)
+    def _is_every_row(self, rows: NDArray[np.int64]) -> bool:
+        return np.array_equal(rows, np.arange(self.num_envs))
 
     def step(self, actions: Any) -> StepResult:
         """Step every sub-environment once.
@@ -237,20 +221,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         with self._calls.hold("send()", Lifecycle.READY, Lifecycle.PENDING):
             rows = None if env_indices is None else check_rows(env_indices, self.num_envs)
-            if rows is not None and np.array_equal(rows, np.arange(self.num_envs)):
+            if rows is not None and self._is_every_row(rows):
                 rows = None
             if rows is not None:
-                self._require(
-                    self.engine.traits.has_partial_steps, f"send() of {len(rows)} of {self.num_envs}", _ALL_AT_ONCE
-                )
-            which = slice(None) if rows is None else rows
-            self._calls.check_idle("send()", which)
-
-            def submit() -> None:
-                self.engine.send(actions, rows)
-                self._calls.under_way[which] = True
-
-            self._calls.run(submit, Lifecycle.PENDING)
+                self.engine.traits.require("has_partial_steps", f"send() of {len(rows)} of {self.num_envs}")
+            self._calls.send(actions, rows)
 
     def recv(self, timeout_s: float | None = None, env_indices: Indices | None = None) -> Batch:
         """Wait until sub-environments have stepped.
@@ -272,23 +247,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
             if timeout_s is not None:
                 check_seconds("timeout_s", timeout_s, is_positive=False)
             rows = None if env_indices is None else check_rows(env_indices, self.num_envs)
-            if rows is not None and not self._calls.under_way[rows].all():
-                idle = rows[~self._calls.under_way[rows]].tolist()
-                raise InvalidArgument(f"recv(env_indices=…) of {idle}, which are not under way: send() them first")
             if rows is not None and len(rows) < self.num_envs:
-                self._require(
-                    self.engine.traits.has_partial_steps, f"recv() of {len(rows)} of {self.num_envs}", _ALL_AT_ONCE
-                )
-            count = None if rows is not None else min(self.batch_size, int(np.count_nonzero(self._calls.under_way)))
-
-            def collect() -> Batch:
-                batch = self.engine.collect(count, rows, timeout_s)
-                self._calls.under_way[batch.env_indices] = False
-                return batch
-
-            batch = self._calls.run(collect)
-            self._calls.state = Lifecycle.PENDING if self._calls.under_way.any() else _READY
-            return batch
+                self.engine.traits.require("has_partial_steps", f"recv() of {len(rows)} of {self.num_envs}")
+            return self._calls.receive(self.batch_size, rows, timeout_s)
 
     # ------------------------------------------------------------------------------------- one sub-environment each
 
@@ -304,8 +265,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         if not callable(name):
             check_name("call()", name)
         with self._calls.hold("call()", Lifecycle.NEW, _READY):
-            values = self._calls.request(seam.Call(name, args, kwargs))
-            return tuple(values)
+            return tuple(self._calls.request(seam.Call(name, args, kwargs)))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Get an attribute of every sub-environment."""
@@ -320,11 +280,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             values: A list or tuple with one value for each, or one value for all.
         """
         check_name("set_attr()", name)
-        if isinstance(values, (list, tuple)) and len(values) != self.num_envs:
-            raise InvalidArgument(
-                f"Values must be a list or tuple with length equal to the number of environments. Got `{len(values)}` "
-                f"values for {self.num_envs} environments. Pass one for each, or one value for all."
-            )
+        check_values(values, self.num_envs)
         with self._calls.hold("set_attr()", Lifecycle.NEW, _READY):
             self._calls.request(seam.SetAttr(name, values))
 
@@ -347,18 +303,16 @@ class Fleet(VectorEnv[Any, Any, Any]):
             SubEnvError: The function raised in a sub-environment.
         """
         with self._calls.hold("apply()", Lifecycle.NEW, _READY):
-            self._require(self.engine.traits.has_objects, "apply()", _NO_OBJECTS)
+            self.engine.traits.require("has_objects", "apply()")
             if not callable(function):
                 raise InvalidArgument(f"apply({function!r}): pass a function that takes a sub-environment")
             rows = None if indices is None else check_rows(indices, self.num_envs)
-            values = self._calls.request(seam.Call(function, args, kwargs, rows))
-            return list(values)
+            return list(self._calls.request(seam.Call(function, args, kwargs, rows)))
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every sub-environment with its `render_mode`; returns one frame each."""
         with self._calls.hold("render()", _READY):
-            frames = self._calls.request(seam.Call("render"))
-            return tuple(frames)
+            return tuple(self._calls.request(seam.Call("render")))
 
     @property  # type: ignore[misc]  # as SyncVectorEnv has it
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # the same
@@ -381,7 +335,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
                 defines `get_state`.
         """
         with self._calls.hold("get_state()", _READY):
-            self._require(self.engine.traits.has_states, "get_state()", _NO_STATES)
+            self.engine.traits.require("has_states", "get_state()")
             return self._calls.request(seam.GetState(None if indices is None else check_rows(indices, self.num_envs)))
 
     def set_state(self, states: Any, indices: Indices | None = None) -> Any:
@@ -396,8 +350,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         rows = None if indices is None else check_rows(indices, self.num_envs)
         is_whole = rows is None or len(rows) == self.num_envs
-        with self._calls.hold("set_state()", *(_WHOLE if is_whole else (_READY,))):
-            self._require(self.engine.traits.has_states, "set_state()", _NO_STATES)
+        with self._calls.hold("set_state()", *(RESTARTABLE if is_whole else (_READY,))):
+            self.engine.traits.require("has_states", "set_state()")
             self._calls.request(seam.SetState(states, rows), _READY)
             return self.engine.observe(rows)
 
@@ -460,7 +414,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """Return the Python stack of every worker, by its index. Any thread may call this, even if workers hang."""
         if self._calls.state is Lifecycle.CLOSED:
             self._calls.refuse("stacks()")
-        self._require(self.engine.traits.has_stacks, "stacks()", "which runs no Python here; see stats()")
+        self.engine.traits.require("has_stacks", "stacks()")
         return {worker.index: worker.stack for worker in self.engine.look(stacks=True).workers}
 
     def _repr_html_(self) -> str:
@@ -481,11 +435,6 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     # -------------------------------------------------------------------------------------------------- lifecycle
 
-    def _require(self, is_there: bool, call: str, refusal: str) -> None:
-        """Raise an error for a call that the engine does not support."""
-        if not is_there:
-            raise InvalidArgument(f"{call} with backend {self.plan.backend!r}, {refusal}")
-
     def close(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
         """Close every sub-environment and stop the workers; idempotent.
 
@@ -501,19 +450,10 @@ class Fleet(VectorEnv[Any, Any, Any]):
             check_seconds("timeout", timeout, is_positive=False)
         if self._calls.state is Lifecycle.CLOSED:
             return
-        if terminate:
-            self.engine.abort()  # a thread that is inside the fleet raises an error
-        if not self._calls.lock.acquire(timeout=CLOSE_TIMEOUT_S if terminate else 0):
-            refuse_busy("close()")
         try:
-            self._calls.state, self.closed = Lifecycle.CLOSED, True
-            self._calls.failure = None  # its traceback refers to the fleet
-            failures = self.engine.close(0.0 if terminate else CLOSE_TIMEOUT_S if timeout is None else timeout)
-        except BaseException:
-            self.engine.close(0.0)  # by force, for it will not be called again
-            raise
+            failures = self._calls.close(timeout, terminate)
         finally:
-            self._calls.lock.release()
+            self.closed = self._calls.state is Lifecycle.CLOSED
         if failures:
             raise SubEnvError(failures)
 

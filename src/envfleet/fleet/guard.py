@@ -21,9 +21,14 @@ from typing import Any, Never, TypeVar
 
 import numpy as np
 
-from envfleet.errors import CallPending, FleetBroken
-from envfleet.fleet.engine import Answer, Engine, Request
+from envfleet.errors import CallPending, Failure, FleetBroken, InvalidArgument
+from envfleet.fleet.engine import Answer, Batch, Engine, Request, Reset, Rows
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
+
+CLOSE_TIMEOUT_S = 10.0
+
+RESTARTABLE = (Lifecycle.NEW, Lifecycle.READY, Lifecycle.TORN)
+"""States in which all sub-environments can be reset or restored."""
 
 Result = TypeVar("Result")
 
@@ -99,6 +104,73 @@ class CallGuard:
             self.note(error, before)
             raise
         return result
+
+    def reset(self, call: str, request: Reset, *allowed: Lifecycle) -> dict[str, Any]:
+        """Reset rows in one of the states `allowed`; a reset of all rows also repairs a torn fleet."""
+        if request.rows is None:
+            allowed = RESTARTABLE
+            if self.state is Lifecycle.PENDING and self.engine.is_stuck:  # pending steps are dropped
+                allowed = (*RESTARTABLE, Lifecycle.PENDING)
+        with self.hold(call, *allowed):
+            if request.rows is not None:
+                self.check_idle(call, request.rows)
+            return self.request(request, Lifecycle.READY if request.rows is None else None)
+
+    def send(self, actions: Any, rows: Rows | None) -> None:
+        """Start to step `rows`, or all.
+
+        Raises:
+            CallPending: Steps of some of them are pending already.
+        """
+        which = slice(None) if rows is None else rows
+        self.check_idle("send()", which)
+
+        def submit() -> None:
+            self.engine.send(actions, rows)
+            self.under_way[which] = True
+
+        self.run(submit, Lifecycle.PENDING)
+
+    def receive(self, batch_size: int, rows: Rows | None, timeout_s: float | None) -> Batch:
+        """Wait for the steps of `rows`, or for the first `batch_size` that finish.
+
+        Raises:
+            InvalidArgument: No steps of some of `rows` are pending.
+        """
+        if rows is not None and not self.under_way[rows].all():
+            idle = rows[~self.under_way[rows]].tolist()
+            raise InvalidArgument(f"recv(env_indices=…) of {idle}, which are not under way: send() them first")
+        count = None if rows is not None else min(batch_size, int(np.count_nonzero(self.under_way)))
+
+        def collect() -> Batch:
+            batch = self.engine.collect(count, rows, timeout_s)
+            self.under_way[batch.env_indices] = False
+            return batch
+
+        batch = self.run(collect)
+        self.state = Lifecycle.PENDING if self.under_way.any() else Lifecycle.READY
+        return batch
+
+    def close(self, timeout_s: float | None, is_forced: bool) -> list[Failure]:
+        """Close the engine and return the exceptions of sub-environments.
+
+        Args:
+            timeout_s: Seconds for sub-environments to close, `CLOSE_TIMEOUT_S` by default.
+            is_forced: If True, kill the workers at once, also while another thread is in the fleet.
+        """
+        if is_forced:
+            self.engine.abort()  # a thread that is inside the fleet raises an error
+        if not self.lock.acquire(timeout=CLOSE_TIMEOUT_S if is_forced else 0):
+            refuse_busy("close()")
+        try:
+            self.state = Lifecycle.CLOSED
+            self.failure = None  # its traceback refers to the fleet
+            return self.engine.close(0.0 if is_forced else CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+        except BaseException:
+            self.engine.close(0.0)  # by force, because it will not be called again
+            raise
+        finally:
+            self.lock.release()
 
     def note(self, error: BaseException, before: Lifecycle) -> None:
         """Set the state after a request that failed in the state `before`."""
