@@ -93,28 +93,28 @@ def _missing_packages() -> str | None:
     return None
 
 
-def _find_task(spec: EnvSpec, given: dict[str, Any]) -> Native | str:
+def _find_task(spec: EnvSpec, env_kwargs: dict[str, Any]) -> Native | str:
     """Return the task that equals a MuJoCo environment of Gymnasium, or the reason why there is none."""
     if (reason := _missing_packages()) is not None:
         return reason
     if spec.additional_wrappers:
         return f"it has the wrapper {spec.additional_wrappers[0].name}"
     task = find_task(TASKS[str(spec.entry_point)])
-    if given.get("render_mode") not in (None, "rgb_array"):
-        return f"render_mode={given['render_mode']!r} needs the original"
-    for name, value in given.items():
+    if env_kwargs.get("render_mode") not in (None, "rgb_array"):
+        return f"render_mode={env_kwargs['render_mode']!r} needs the original"
+    for name, value in env_kwargs.items():
         if name not in (*_OF_RENDERER, *_OF_TASK) and not _is_same(task, name, value):
             return f"{name}={value!r} needs the original"
-    kwargs = {name: value for name, value in given.items() if name not in (*_OF_RENDERER, *_OF_TASK)}
-    kwargs["renderer"] = {name: given[name] for name in _OF_RENDERER if name in given}
+    kwargs = {name: value for name, value in env_kwargs.items() if name not in (*_OF_RENDERER, *_OF_TASK)}
+    kwargs["renderer"] = {name: env_kwargs[name] for name in _OF_RENDERER if name in env_kwargs}
     for name in ("frame_skip", "render_mode", "max_episode_steps"):
-        if name in given:
-            kwargs[name] = given[name]
+        if name in env_kwargs:
+            kwargs[name] = env_kwargs[name]
     kwargs.setdefault("max_episode_steps", spec.max_episode_steps or -1)
-    if "xml_file" in given:
+    if "xml_file" in env_kwargs:
         from gymnasium.envs.mujoco.mujoco_env import expand_model_path
 
-        kwargs["model"] = expand_model_path(given["xml_file"])
+        kwargs["model"] = expand_model_path(env_kwargs["xml_file"])
     return Native("task", task, kwargs, spec, is_equal=True)
 
 

@@ -89,8 +89,8 @@ class SameStepVectorEnv(VectorWrapper):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all rows, or those of `options["reset_mask"]`."""
-        given: dict[str, Any] = {"seed": seed, "options": options}
-        observations, infos = self.env.reset(**{name: value for name, value in given.items() if value is not None})
+        arguments: dict[str, Any] = {"seed": seed, "options": options}
+        observations, infos = self.env.reset(**{name: value for name, value in arguments.items() if value is not None})
         return observations, _with_masks(infos, len(self._layout.apart(observations)[0]))
 
     def _reset_rows(

@@ -100,9 +100,9 @@ class ReplayBuffer:
             raise InvalidArgument(
                 f"a replay buffer cannot store {observation_space}, expected a space of arrays: flatten it"
             )
-        held = torch.float32 if dtype.kind == "f" else torch.from_numpy(np.empty(0, dtype)).dtype
+        obs_dtype = torch.float32 if dtype.kind == "f" else torch.from_numpy(np.empty(0, dtype)).dtype
         number = ((), torch.float32)
-        self._forms = ((shape, held), (action_shape, action_dtype), number, number, (shape, held))
+        self._forms = ((shape, obs_dtype), (action_shape, action_dtype), number, number, (shape, obs_dtype))
         self.capacity, self.device, self.priorities = capacity, torch.device(device), priorities
         self._rng, self._next, self._size = rng, 0, 0
         self._is_host = self.device.type == "cpu"  # NumPy and compiled code write to its memory

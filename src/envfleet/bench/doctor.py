@@ -153,8 +153,8 @@ def examine(
 def find_ray_niceness() -> int:
     """Return the highest niceness of the workers of a Ray cluster on this machine; 0 without one."""
     processes = require_psutil().process_iter(["cmdline", "nice"])
-    found = [one.info["nice"] for one in processes if "".join(one.info["cmdline"] or ()).startswith("ray::")]
-    return max((niceness for niceness in found if niceness is not None), default=0)
+    values = [one.info["nice"] for one in processes if "".join(one.info["cmdline"] or ()).startswith("ray::")]
+    return max((niceness for niceness in values if niceness is not None), default=0)
 
 
 def probe_env(state: State, workload: Workload, seconds: float) -> EnvFacts:

@@ -42,14 +42,14 @@ class Machine:
 
 def describe_machine(packages: Iterable[str] = ()) -> Machine:
     """Return the properties of this machine, with the versions of installed distributions."""
-    wanted = dict.fromkeys(["envfleet", "gymnasium", "numpy", *packages])
+    names = dict.fromkeys(["envfleet", "gymnasium", "numpy", *packages])
     return Machine(
         cpu=cpu_model(),
         cores=os.cpu_count() or 1,
         usable_cores=usable_cores(),
         load=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
-        versions={name: version for name in wanted if (version := version_of(name)) is not None},
+        versions={name: version for name in names if (version := version_of(name)) is not None},
     )
 
 

@@ -191,10 +191,11 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
     except TypeError:  # it takes a seed, as makers of Gymnasium environments may
         return None
     except ValueError as error:
-        taken = inspect.signature(make_env).parameters
-        wrong = ", ".join(name for name in kwargs or {} if name not in taken)
+        parameters = inspect.signature(make_env).parameters
+        wrong = ", ".join(name for name in kwargs or {} if name not in parameters)
         raise InvalidArgument(
-            f"{source!r} takes no argument {wrong!r}, it takes {', '.join(taken) or 'none'}: {advise(wrong, taken)}"
+            f"{source!r} takes no argument {wrong!r}, it takes {', '.join(parameters) or 'none'}: "
+            f"{advise(wrong, parameters)}"
         ) from error
     try:
         probe: Any = bound()

@@ -110,8 +110,8 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
             play_episodes(
                 fleet, plan, results, policy, block_rows=block_rows, repeat_failed=repeat_failed, progress=progress
             )
-    made = _film(plan, results, policy, Path(films), block_rows, make_options) if films is not None else ()
-    return results.result(made)
+    film_paths = _film(plan, results, policy, Path(films), block_rows, make_options) if films is not None else ()
+    return results.result(film_paths)
 
 
 class _Plan:
@@ -130,8 +130,8 @@ class _Plan:
         self.episodes = check_whole("episodes", episodes, 1)
         count = max(len(self.tasks), 1)
         self.task_of = np.repeat(np.arange(count), self.episodes)
-        given = check_seeds(0 if seeds is None else seeds, self.episodes, per="episodes")
-        each = [given + k for k in range(self.episodes)] if isinstance(given, int) else given or []
+        checked = check_seeds(0 if seeds is None else seeds, self.episodes, per="episodes")
+        each = [checked + k for k in range(self.episodes)] if isinstance(checked, int) else checked or []
         if None in each:
             raise InvalidArgument("seeds has the entry None, expected one int per episode")
         self.seeds = tuple(int(seed) for seed in each if seed is not None) * count
@@ -184,7 +184,7 @@ class Records:
 
     def __init__(self, plan: _Plan, path: str | Path | None) -> None:
         self._plan, self._path = plan, None if path is None else Path(path)
-        self._found: dict[int, tuple[float, int, bool, bool | None]] = {}
+        self._episodes: dict[int, tuple[float, int, bool, bool | None]] = {}
         self._saved_s = -_SAVE_S
         if self._path is not None:
             check_writable(self._path)
@@ -201,33 +201,33 @@ class Records:
                     f"{path} is of an evaluation with {name}={_short(saved.get(name))}, not {_short(value)}: pass "
                     "another path, or delete the file"
                 )
-        self._found = {int(number): tuple(values) for number, values in saved["episodes"].items()}
+        self._episodes = {int(number): tuple(values) for number, values in saved["episodes"].items()}
 
     @property
     def missing(self) -> list[int]:
         """Numbers of the episodes that have no result yet."""
-        return [number for number in range(len(self._plan.seeds)) if number not in self._found]
+        return [number for number in range(len(self._plan.seeds)) if number not in self._episodes]
 
     @property
     def share(self) -> float:
         """Share of finished episodes."""
-        return len(self._found) / len(self._plan.seeds)
+        return len(self._episodes) / len(self._plan.seeds)
 
     def add(self, number: int, total: float, length: int, truncated: bool, success: bool | None) -> None:
         """Add the result of an episode."""
-        self._found[number] = float(total), int(length), bool(truncated), success
+        self._episodes[number] = float(total), int(length), bool(truncated), success
 
     def save(self, *, at_once: bool = False) -> None:
         """Write the file, if the last time is a second ago."""
         if self._path is None or (not at_once and time.monotonic() - self._saved_s < _SAVE_S):
             return
-        content = {"format": _FORMAT, **self._plan.describe(), "episodes": self._found}
+        content = {"format": _FORMAT, **self._plan.describe(), "episodes": self._episodes}
         write_whole(self._path, json.dumps(content))
         self._saved_s = time.monotonic()
 
     def result(self, films: tuple[Path, ...] = ()) -> EvaluationResult:
         """Return the results of all episodes."""
-        rows = [self._found[number] for number in range(len(self._plan.seeds))]
+        rows = [self._episodes[number] for number in range(len(self._plan.seeds))]
         returns, lengths, truncated, successes = zip(*rows, strict=True)
         return EvaluationResult(
             env=self._plan.env_name,
@@ -274,7 +274,7 @@ class _Runner(EpisodeRunner):
         success = self._plan.success
         values: NDArray[Any] | None
         if success is None:
-            values = next((found for name in SUCCESS_NAMES if (found := find(name)) is not None), None)
+            values = next((value for name in SUCCESS_NAMES if (value := find(name)) is not None), None)
         elif isinstance(success, str):
             values = find(success)
             if values is None:
@@ -321,8 +321,8 @@ def _open(plan: _Plan, num_envs: int | None, numbers: Sequence[int], make_option
     """Open the fleet of an evaluation; one that was passed stays open."""
     if isinstance(plan.env, Fleet):
         if make_options or num_envs is not None:
-            given = [*make_options, *(["num_envs"] if num_envs is not None else [])]
-            raise InvalidArgument(f"{given[0]} is an option of make(), but env is a fleet: leave it out")
+            options = [*make_options, *(["num_envs"] if num_envs is not None else [])]
+            raise InvalidArgument(f"{options[0]} is an option of make(), but env is a fleet: leave it out")
         yield plan.env
         return
     wanted = _NUM_ENVS if num_envs is None else check_whole("num_envs", num_envs, 1)
@@ -377,7 +377,12 @@ def _film(
             schedule = EpisodeSchedule([number], fleet.num_envs, block_rows=block_rows, tasks=plan.task_of)
             acting, totals = read_policy(policy, fleet.single_action_space), list[float]()
             runner = _Runner(
-                fleet, plan, schedule, acting, block_rows, lambda _number, total, *_, found=totals: found.append(total)
+                fleet,
+                plan,
+                schedule,
+                acting,
+                block_rows,
+                lambda _number, total, *_, totals=totals: totals.append(total),
             )
             fps = float(fleet.metadata.get("render_fps") or 30)
             films.append(save_film(folder / f"{name}.gif", _frames(fleet, runner), fps=fps))

@@ -87,8 +87,8 @@ class _Model:
 
     def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
         """Choose actions."""
-        found = self._model.predict(observations, deterministic=deterministic)
-        return found[0] if isinstance(found, tuple) else found
+        prediction = self._model.predict(observations, deterministic=deterministic)
+        return prediction[0] if isinstance(prediction, tuple) else prediction
 
 
 class RandomPolicy:

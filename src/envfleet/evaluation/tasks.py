@@ -57,11 +57,11 @@ class TaskEnv(gym.Env[Any, Any]):
         self._env.close()
         self._env = self._builders[task].build({})
         self._task = task
-        found = self._env.observation_space, self._env.action_space
-        if found != (self.observation_space, self.action_space):
+        task_spaces = self._env.observation_space, self._env.action_space
+        if task_spaces != (self.observation_space, self.action_space):
             raise InvalidArgument(
-                f"task {task} has observations {found[0]} and actions {found[1]}, expected those of the first task, "
-                f"{self.observation_space} and {self.action_space}: evaluate tasks with other spaces apart"
+                f"task {task} has observations {task_spaces[0]} and actions {task_spaces[1]}, expected those of the "
+                f"first task, {self.observation_space} and {self.action_space}: evaluate tasks with other spaces apart"
             )
 
 

@@ -25,15 +25,15 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 def check_whole(name: str, value: Any, least: int, most: int | None = None, *, most_name: str = "") -> int:
     """Check a whole number of any integer type, including NumPy's, and return it as an int."""
     largest = f"{most_name}={most}" if most_name else most
-    wanted = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {largest}"
+    expected = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {largest}"
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
     except TypeError as error:
-        raise InvalidArgument(f"{name}={value!r} (type {type(value).__name__}): pass {wanted}") from error
+        raise InvalidArgument(f"{name}={value!r} (type {type(value).__name__}): pass {expected}") from error
     if number < least or (most is not None and number > most):
-        raise InvalidArgument(f"{name}={number}: pass {wanted}")
+        raise InvalidArgument(f"{name}={number}: pass {expected}")
     return number
 
 

@@ -129,7 +129,7 @@ def scatter_infos(parts: Sequence[tuple[Mapping[str, Any], NDArray[np.int64]]], 
 
 def take_infos(infos: Mapping[str, Any], rows: NDArray[np.int64]) -> dict[str, Any]:
     """Select rows of batched infos, in their order; a column without a value in any of them is left out."""
-    taken: dict[str, Any] = {}
+    selected: dict[str, Any] = {}
     for name, column in infos.items():
         if is_mask(name, infos):
             continue
@@ -137,9 +137,9 @@ def take_infos(infos: Mapping[str, Any], rows: NDArray[np.int64]) -> dict[str, A
         if mask is not None:
             if not mask[rows].any():
                 continue
-            taken[f"_{name}"] = mask[rows]
-        taken[name] = take_infos(column, rows) if isinstance(column, Mapping) else column[rows]
-    return taken
+            selected[f"_{name}"] = mask[rows]
+        selected[name] = take_infos(column, rows) if isinstance(column, Mapping) else column[rows]
+    return selected
 
 
 def is_mask(name: Any, infos: Mapping[str, Any]) -> bool:

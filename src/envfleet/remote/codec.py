@@ -213,8 +213,8 @@ def read_array(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[An
         WireError: It is missing, or has another shape or dtype.
     """
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
-        found = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-        raise WireError(f"{name} are {found}, expected {dtype} {shape}: the service answered something else")
+        actual = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise WireError(f"{name} are {actual}, expected {dtype} {shape}: the service answered something else")
     return value
 
 
@@ -225,12 +225,12 @@ def read_leaves(reply: Mapping[str, Any], layout: SpaceLayout, num_rows: int) ->
         WireError: They have another structure, shape or dtype.
     """
     try:
-        found = layout.apart(reply.get("observations"))
+        values = layout.apart(reply.get("observations"))
     except (TypeError, KeyError, IndexError) as error:
         raise WireError(f"observations have another structure than {layout.space}") from error
     return [
         read_array(value, "observations", (num_rows, *leaf.shape), leaf.dtype)
-        for value, leaf in zip(found, layout.leaves, strict=True)
+        for value, leaf in zip(values, layout.leaves, strict=True)
     ]
 
 

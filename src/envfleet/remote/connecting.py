@@ -59,31 +59,31 @@ def connect_engine(
             link = ServiceLink(url, secret, timeout_s=timeout_s, patience_s=patience_s)
             undoing.callback(link.close)
             link.get("/me")
-            asked = {**request, "num_envs": stop - start}
-            described: Any = _find_fleet(link, asked, resume) if resume else None
+            part_request = {**request, "num_envs": stop - start}
+            described: Any = _find_fleet(link, part_request, resume) if resume else None
             is_new = described is None
             if is_new:
-                described = link.post("/fleets", pack({**asked, "key": secrets.token_bytes(KEY_BYTES)}))
+                described = link.post("/fleets", pack({**part_request, "key": secrets.token_bytes(KEY_BYTES)}))
             try:
                 queues.append(ServiceQueue(link, str(described["fleet"]), range(start, stop), seq=described["seq"]))
                 undoing.callback(queues[-1].close, _UNDO_S if is_new else 0.0)
-                found = tuple(space_from_plain(described[f"{name}_space"]) for name in ("observation", "action"))
-                engine = RemoteEngine(queues, described, found, record_episodes=record_episodes)
+                offered = tuple(space_from_plain(described[f"{name}_space"]) for name in ("observation", "action"))
+                engine = RemoteEngine(queues, described, offered, record_episodes=record_episodes)
             except (KeyError, TypeError, ValueError) as error:
                 raise WireError(f"{url} described a fleet as {described!r:.200}: {error!r}") from error
             if described["num_envs"] != stop - start:
                 raise WireError(f"{url} made {described['num_envs']} sub-environments, asked for {stop - start}")
-            spaces = spaces or found
-            if found != spaces:
+            spaces = spaces or offered
+            if offered != spaces:
                 raise InvalidArgument(
-                    f"{url} has spaces {found}, {urls[0]} has {spaces}: connect to services that offer the same "
+                    f"{url} has spaces {offered}, {urls[0]} has {spaces}: connect to services that offer the same "
                     "environment"
                 )
         undoing.pop_all()
     return engine
 
 
-def _find_fleet(link: ServiceLink, asked: Mapping[str, Any], resume: bool | str) -> Any:
+def _find_fleet(link: ServiceLink, request: Mapping[str, Any], resume: bool | str) -> Any:
     """Return the description of the fleet to continue, with its last call; `None` if there is none.
 
     Raises:
@@ -91,7 +91,7 @@ def _find_fleet(link: ServiceLink, asked: Mapping[str, Any], resume: bool | str)
     """
     if isinstance(resume, str):
         described = link.get(f"/fleets/{resume}/last")
-        for name, expected in asked.items():
+        for name, expected in request.items():
             if not _is_same(name, described.get(name), expected):
                 raise InvalidArgument(
                     f"fleet_id={resume!r} has {name}={described.get(name)!r}, but {expected!r} was passed: pass the "
@@ -102,7 +102,7 @@ def _find_fleet(link: ServiceLink, asked: Mapping[str, Any], resume: bool | str)
     same = [
         str(each["fleet"])
         for each in fleets
-        if each["kind"] == "fleet" and all(_is_same(name, each.get(name), asked[name]) for name in asked)
+        if each["kind"] == "fleet" and all(_is_same(name, each.get(name), request[name]) for name in request)
     ]
     if len(same) > 1:
         raise InvalidArgument(

@@ -205,14 +205,14 @@ class RemoteEngine(seam.Engine):
         return self._look_up(f"attributes/{name}", "values")
 
     def _look_up(self, what: str, name: str) -> list[Any]:
-        found: list[Any] = []
+        results: list[Any] = []
         for queue in self._queues:
             reply = queue.link.get(f"/fleets/{queue.fleet_id}/{what}")
             values = reply.get(name) if isinstance(reply, dict) else None
             if not isinstance(values, list) or len(values) != len(queue.span):
                 raise WireError(f"{queue.link.url} answered {reply!r:.100}, expected {len(queue.span)} {name}")
-            found += values
-        return found
+            results += values
+        return results
 
     # ------------------------------------------------------------------------------------------- steps of some
 
@@ -285,15 +285,15 @@ class RemoteEngine(seam.Engine):
 
     def _arrived(self, count: int | None, rows: seam.Rows | None) -> list[Answered] | None:
         """Return what was answered first of what is wanted, unless some of that is missing."""
-        wanted = len(rows) if rows is not None else count or 0
+        num_missing = len(rows) if rows is not None else count or 0
         answered: list[Answered] = []
         for call in sorted((call for call in self._sent if call.answer is not None), key=lambda one: one.answered_at):
             places = self._sent[call]
-            places = places[:wanted] if rows is None else places[np.isin(call.rows[places], rows)]
+            places = places[:num_missing] if rows is None else places[np.isin(call.rows[places], rows)]
             if len(places):
                 answered.append((call, places))
-                wanted -= len(places)
-        return None if wanted else answered
+                num_missing -= len(places)
+        return None if num_missing else answered
 
     # --------------------------------------------------------------------------------------------------- calls
 
@@ -415,8 +415,8 @@ class RemoteEngine(seam.Engine):
         if which is None and len(answered) == 1:
             infos: dict[str, Any] = answered[0][0].answer.infos
             return infos
-        told = [(take_infos(call.answer.infos, places), call.rows[places]) for call, places in answered]
-        infos = scatter_infos(told, self.traits.num_envs)
+        row_infos = [(take_infos(call.answer.infos, places), call.rows[places]) for call, places in answered]
+        infos = scatter_infos(row_infos, self.traits.num_envs)
         return infos if which is None else take_infos(infos, which)
 
     def _finish_steps(self, answered: list[Answered], which: seam.Rows | None) -> seam.StepResult:

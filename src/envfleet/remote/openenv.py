@@ -124,14 +124,14 @@ def builders(
     address = f"http{url.removeprefix('ws')}/schema"
     try:
         schemas = httpx.get(address, headers=_headers(token), timeout=timeout_s).raise_for_status().json()
-        found = [schemas[name]["properties"] for name in ("observation", "action")]
+        space_properties = [schemas[name]["properties"] for name in ("observation", "action")]
     except httpx.HTTPError as error:
         raise ServiceUnreachable(f"{address} does not answer: {error!r}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise WireError(f"{address} did not answer as OpenEnv does: {error!r}") from error
     seen, acted = (
         _read_fields(name, properties, options.get(name))
-        for name, properties in zip(("observation_space", "action_space"), found, strict=True)
+        for name, properties in zip(("observation_space", "action_space"), space_properties, strict=True)
     )
     return [functools.partial(OpenEnv, url, seen, acted, token, timeout_s)] * num_envs
 

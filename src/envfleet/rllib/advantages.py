@@ -53,8 +53,8 @@ class EstimateAdvantages(ConnectorV2):
             advantages[part] = self._advantages(rollout, columns, values, part)
             is_sample[part] = torch.tensor(valid)
             start = part.stop + rollout.shape[1] + len(rollout.cut_episodes)
-        kept, rows = advantages[is_sample], self._rows(is_sample)
-        normalized = (advantages - kept.mean()) / kept.std(correction=0).clamp(min=1e-4)
+        sampled, rows = advantages[is_sample], self._rows(is_sample)
+        normalized = (advantages - sampled.mean()) / sampled.std(correction=0).clamp(min=1e-4)
         chosen = tree.map_structure(lambda column: column[rows], columns)
         chosen[Postprocessing.ADVANTAGES] = normalized.float()[rows]
         chosen[Postprocessing.VALUE_TARGETS] = (advantages + values).float()[rows]

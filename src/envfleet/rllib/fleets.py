@@ -167,10 +167,10 @@ def _make_or_adopt(env: Any, num_envs: int, context: EnvContext, options: Mappin
             f"config.environment({env!r}): expected a name of register_fleet or register_env, a Gymnasium id, or a "
             "callable that takes an EnvContext"
         )
-    made = env(EnvContext({**context, NUM_ENVS: num_envs}, context.worker_index, num_workers=context.num_workers))
-    if isinstance(made, VectorEnv):
-        return made if isinstance(made, Fleet) else envfleet.adopt(made)
-    made.close()
+    created = env(EnvContext({**context, NUM_ENVS: num_envs}, context.worker_index, num_workers=context.num_workers))
+    if isinstance(created, VectorEnv):
+        return created if isinstance(created, Fleet) else envfleet.adopt(created)
+    created.close()
     return FleetCreator(partial(env, context)).make_fleet(num_envs, _SAME_STEP, **options)
 
 

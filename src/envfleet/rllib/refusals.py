@@ -51,12 +51,12 @@ def refuse_settings(config: Any) -> None:
             "omit it, and normalize in the fleet, packing(fleet_options="
             '{"transforms": [envfleet.transforms.NormalizeObservation()]})'
         )
-    asked = config.num_env_runners * config.num_cpus_per_env_runner
+    requested = config.num_env_runners * config.num_cpus_per_env_runner
     available = ray.cluster_resources().get("CPU", 0) if ray.is_initialized() else whole_cores()
-    if asked > available:
+    if requested > available:
         raise InvalidArgument(
             f"num_env_runners={config.num_env_runners} with num_cpus_per_env_runner={config.num_cpus_per_env_runner:g} "
-            f"ask for {asked:g} CPUs, but the cluster has {available:g}: use fewer EnvRunners with more "
+            f"ask for {requested:g} CPUs, but the cluster has {available:g}: use fewer EnvRunners with more "
             "num_envs_per_env_runner, or fewer CPUs for each"
         )
 
@@ -86,17 +86,17 @@ def refuse_spaces(config: Any) -> None:
     Raises:
         InvalidArgument: RLlib's default module or packing cannot take them.
     """
-    found = find_spaces(config)
-    pieces = _custom_pieces(config, found)
+    env_spaces = find_spaces(config)
+    pieces = _custom_pieces(config, env_spaces)
     for piece in pieces:
         if isinstance(piece, RLLIB_PIECES):
             raise InvalidArgument(
                 f"{type(piece).__name__} of RLlib reads the episodes of single sub-environments, which packing does "
                 f"not keep: {_ADVICE.get(type(piece).__name__, 'write a piece for the batch')}, or {VEC}"
             )
-    if found is None or _has_own_module(config):
+    if env_spaces is None or _has_own_module(config):
         return
-    observation_space, action_space = found
+    observation_space, action_space = env_spaces
     for piece in pieces:
         output_space = piece.recompute_output_observation_space(observation_space, action_space)
         if output_space is not None:  # RLlib's default, of a piece that changes no space
@@ -135,13 +135,13 @@ def _leaves(space: gym.Space[Any]) -> list[gym.Space[Any]]:
     return [space]
 
 
-def _custom_pieces(config: Any, found: Spaces | None) -> list[ConnectorV2]:
+def _custom_pieces(config: Any, env_spaces: Spaces | None) -> list[ConnectorV2]:
     """Return the user's pieces before the module; none if they cannot be made without an environment."""
     make = config._env_to_module_connector  # noqa: SLF001
-    given = None if found is None else {INPUT_ENV_SPACES: found, INPUT_ENV_SINGLE_SPACES: found}
+    spaces_by_key = None if env_spaces is None else {INPUT_ENV_SPACES: env_spaces, INPUT_ENV_SINGLE_SPACES: env_spaces}
     if make is not None:
         with contextlib.suppress(Exception):  # EnvRunners call it again with an environment, and report its errors
-            return list(force_list(make(None, given, None)))
+            return list(force_list(make(None, spaces_by_key, None)))
     return []
 
 

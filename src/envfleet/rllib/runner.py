@@ -246,11 +246,11 @@ class PackedEnvRunner(SingleAgentEnvRunner):
 
     def _count(self, ended: EndedEpisodes, is_sample: NDArray[np.bool_], quotas: NDArray[np.int64]) -> int:
         """Store return and length of the wanted episodes that ended in the last step; return their number."""
-        wanted = is_sample[ended.rows]
-        quotas[ended.rows] -= wanted
-        columns = (column[wanted].tolist() for column in (ended.lengths, ended.returns, ended.seconds))
+        is_counted = is_sample[ended.rows]
+        quotas[ended.rows] -= is_counted
+        columns = (column[is_counted].tolist() for column in (ended.lengths, ended.returns, ended.seconds))
         self._finished.extend(zip(*columns, strict=True))
-        return int(np.count_nonzero(wanted))
+        return int(np.count_nonzero(is_counted))
 
 
 def _forward(module: Any, name: str) -> Any:

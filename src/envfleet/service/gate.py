@@ -57,7 +57,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begun, status = time.perf_counter(), 500
-        asked = scope
+        http_scope = scope
         if scope["method"] == "HEAD":  # a GET whose body the web server leaves out
             scope = {**scope, "method": "GET"}
         body = Body(scope, receive, self._room, patience_s=self._patience_s)
@@ -75,7 +75,7 @@ class Gate:
             await self._app(scope, limit, watch)
         finally:
             body.release()
-            note(self._metrics, asked, _route(scope), status, time.perf_counter() - begun)
+            note(self._metrics, http_scope, _route(scope), status, time.perf_counter() - begun)
 
     def _limits(self, scope: Scope) -> tuple[int, float]:
         """Return the bytes and the seconds that the body of a request may take; its route is known by now."""

@@ -51,11 +51,11 @@ def _is_installed(file: Path) -> bool:
 
 def _files_of(module: str) -> list[Path]:
     """Return the Python files of a package or of a single-file module, without importing it."""
-    known = sys.modules.get(module)
-    spec = getattr(known, "__spec__", None) if known is not None else importlib.util.find_spec(module)
+    loaded = sys.modules.get(module)
+    spec = getattr(loaded, "__spec__", None) if loaded is not None else importlib.util.find_spec(module)
     folders: Iterable[str] = getattr(spec, "submodule_search_locations", None) or ()
     files = sorted(file for folder in folders for file in Path(folder).rglob("*.py"))
-    single = getattr(spec, "origin", None) or getattr(known, "__file__", None)
+    single = getattr(spec, "origin", None) or getattr(loaded, "__file__", None)
     if not files and single is not None and Path(single).is_file():
         files = [Path(single)]
     return files

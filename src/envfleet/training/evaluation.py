@@ -256,13 +256,15 @@ def evaluate_returns(
     with opening as opened:
         env_spaces = opened.single_observation_space, opened.single_action_space
         check_spaces(spaces_of(policy), "the agent", env_spaces, "the environment")
-        found = envfleet.evaluate(
+        evaluation = envfleet.evaluate(
             policy, opened, episodes=episodes, seeds=seeds, batch_rows=BLOCK_ROWS, repeat_failed=False,
             progress=progress,
         )  # fmt: skip
-    low, high = float(found.returns.min()), float(found.returns.max())
-    interval = found.return_interval
-    return MeanReturn(name_source(env), seed, episodes, found.mean_return, interval, low, high, found.mean_length)
+    low, high = float(evaluation.returns.min()), float(evaluation.returns.max())
+    interval = evaluation.return_interval
+    return MeanReturn(
+        name_source(env), seed, episodes, evaluation.mean_return, interval, low, high, evaluation.mean_length
+    )
 
 
 # ---------------------------------------------------------------------- ratings

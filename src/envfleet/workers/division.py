@@ -41,19 +41,19 @@ def messages_of(request: seam.Request[Any], spans: Spans) -> dict[int, Any]:
             messages[worker] = "set_state", (states,)
         elif isinstance(request, seam.SetAttr):
             values = request.values
-            mine = [values[place] if isinstance(values, (list, tuple)) else values for place in places]
-            messages[worker] = "set_attr", (request.name, mine)
+            worker_values = [values[place] if isinstance(values, (list, tuple)) else values for place in places]
+            messages[worker] = "set_attr", (request.name, worker_values)
     return messages
 
 
 def _plan_reset(request: seam.Reset, first: int, places: list[int], local: list[int]) -> ResetPlan:
     seeds, options = request.seeds, request.options
     if isinstance(seeds, int):
-        mine: list[int | None] = [seeds + first + row for row in local]
+        row_seeds: list[int | None] = [seeds + first + row for row in local]
     else:
-        mine = [None] * len(places) if seeds is None else [seeds[place] for place in places]
+        row_seeds = [None] * len(places) if seeds is None else [seeds[place] for place in places]
     each = [options[p] for p in places] if isinstance(options, Sequence) else [options or None] * len(places)
-    return ResetPlan(local, mine, [None if one is None else dict(one) for one in each])
+    return ResetPlan(local, row_seeds, [None if one is None else dict(one) for one in each])
 
 
 def check_states(request: seam.SetState, num_envs: int) -> None:
@@ -63,13 +63,13 @@ def check_states(request: seam.SetState, num_envs: int) -> None:
         InvalidArgument: The states are not one saved state per row.
     """
     count, states = num_envs if request.rows is None else len(request.rows), request.states
-    wanted = f"expected a list of {count} made by get_state, one per sub-environment to restore"
+    expected = f"expected a list of {count} made by get_state, one per sub-environment to restore"
     if not isinstance(states, Sequence) or isinstance(states, str):
-        raise errors.InvalidArgument(f"states is of type {type(states).__name__}, {wanted}")
+        raise errors.InvalidArgument(f"states is of type {type(states).__name__}, {expected}")
     if len(states) != count:
-        raise errors.InvalidArgument(f"states has {len(states)} entries, {wanted}")
+        raise errors.InvalidArgument(f"states has {len(states)} entries, {expected}")
     for k, state in enumerate(states):
         if not (isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], RowState)):
             raise errors.InvalidArgument(
-                f"states[{k}] is of type {type(state).__name__} and not a saved state, {wanted}"
+                f"states[{k}] is of type {type(state).__name__} and not a saved state, {expected}"
             )

@@ -368,8 +368,8 @@ class WorkersEngine(seam.Engine):
         if isinstance(request, (seam.SetAttr, seam.SetState)):
             return None
         values: list[Any] = [None] * len(every)
-        for worker, mine, _ in split(rows, self._pool.spans):
-            for place, value in zip(mine, replies[worker].value, strict=True):
+        for worker, worker_places, _ in split(rows, self._pool.spans):
+            for place, value in zip(worker_places, replies[worker].value, strict=True):
                 values[place] = value
         if isinstance(request, seam.GetState):
             for place, row in enumerate(every):

@@ -69,7 +69,7 @@ def batch_spaces(infos: Sequence[Any], mode: str | tuple[Any, Any]) -> tuple[gym
 def _check_same_spaces(first: Any, index: int, other: Any, same_bounds: bool, is_given: bool) -> None:
     (ours, our_actions), (theirs, their_actions) = first, other
     fits = ours == theirs if same_bounds else is_space_dtype_shape_equiv(ours, theirs)
-    for name, mine, yours, is_same in (
+    for name, expected, actual, is_same in (
         ("observation_space", ours, theirs, fits),
         ("action_space", our_actions, their_actions, our_actions == their_actions),
     ):
@@ -79,7 +79,7 @@ def _check_same_spaces(first: Any, index: int, other: Any, same_bounds: bool, is
         owner = "observation_mode has" if is_given and is_observed else "sub-environment 0 has"
         hint = ', or pass observation_mode="different" if only bounds differ' if is_observed and not is_given else ""
         raise SpacesDiffer(
-            f"{name} of sub-environment {index} is {yours}, but {owner} {mine}: "
+            f"{name} of sub-environment {index} is {actual}, but {owner} {expected}: "
             f"all sub-environments of a fleet must have the same spaces; use wrappers that make them equal{hint}",
             name,
         )

@@ -109,11 +109,11 @@ class PartialSteps:
             pool.await_rebuilt(self.workers_of(left))  # while others may be lost
         alone = []
         for worker in self.workers_of(left):
-            mine = left[self.worker_of[left] == worker]
-            if len(mine) == len(pool.spans[worker]) <= self._batch_size and not objects:
+            worker_rows = left[self.worker_of[left] == worker]
+            if len(worker_rows) == len(pool.spans[worker]) <= self._batch_size and not objects:
                 self._plain[worker] = pool.ask([worker], Verb.STEP, generation)
             else:
-                alone += mine.tolist()
+                alone += worker_rows.tolist()
         if not alone:
             return
         self._arrays.row_asked[alone] = self._count

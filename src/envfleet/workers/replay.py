@@ -169,13 +169,13 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
 
 def _drop_old(folder: Path, newest: Path) -> None:
     """Remove all but the newest replay files of this user, and unfinished files of the same age."""
-    user, mine = newest.stat().st_uid, []
+    user, own_files = newest.stat().st_uid, []
     for path in set(folder.glob(f"{_PREFIX}*.p*")) - {newest}:
         with contextlib.suppress(FileNotFoundError):  # another process may tidy up as well
             status = path.stat()
             if status.st_uid == user:
-                mine.append((status.st_mtime_ns, path))
-    for _, path in sorted(mine)[: 1 - _MAX_FILES]:
+                own_files.append((status.st_mtime_ns, path))
+    for _, path in sorted(own_files)[: 1 - _MAX_FILES]:
         path.unlink(missing_ok=True)
 
 

@@ -93,17 +93,17 @@ class WorkerPool:
         if verb < Verb.RESET and self.waiter.spin_policy is not None:
             self.waiter.spin_policy.next_step(time.perf_counter_ns())
         self._number += 1
-        asked = self._number << 4 | generation << 3 | verb
+        request = self._number << 4 | generation << 3 | verb
         lines = self.lines
         if not IS_ORDERED:
             self._fence()
         for worker in workers:
-            lines[worker][ASKED] = asked
+            lines[worker][ASKED] = request
         self._fence()
         for worker in workers:
             if lines[worker][ASLEEP]:
                 self.transport.ring(worker)
-        return asked
+        return request
 
     def step(self, generation: int) -> int:
         """Step all rows of every worker, and wait.
@@ -117,17 +117,17 @@ class WorkerPool:
         if self.waiter.spin_policy is not None:
             self.waiter.spin_policy.next_step(start_ns)
         self._number += 1
-        asked, lines = self._number << 4 | generation << 3, self.lines
+        request, lines = self._number << 4 | generation << 3, self.lines
         if not IS_ORDERED:
             self._fence()
         for line in lines:
-            line[ASKED] = asked
+            line[ASKED] = request
         self._fence()
         for worker, line in enumerate(lines):
             if line[ASLEEP]:
                 self.transport.ring(worker)
-        are_done = lambda: all([line[DONE] == asked for line in lines])  # noqa: C419, E731  # a list is faster
-        if not self.waiter.wait(are_done, start_ns, self.tick_s, awaited=asked):
+        are_done = lambda: all([line[DONE] == request for line in lines])  # noqa: C419, E731  # a list is faster
+        if not self.waiter.wait(are_done, start_ns, self.tick_s, awaited=request):
             return -1
         flags = 0
         for line in lines:
@@ -421,16 +421,16 @@ class WorkerPool:
                 timeout_s > 0 or not self.transport.can_kill
             ):  # a thread cannot be killed; it exits when it reads this request
                 left = alive = [worker for worker in self.every if worker not in self.transport.ended()]
-                asked = self.ask(alive, Verb.CLOSE)
+                request = self.ask(alive, Verb.CLOSE)
 
                 def under_way() -> list[int]:
-                    return [worker for worker in left if self.lines[worker][DONE] != asked]
+                    return [worker for worker in left if self.lines[worker][DONE] != request]
 
                 while left and time.monotonic() < deadline_s:
                     left_s = deadline_s - time.monotonic()
                     self.waiter.wait(lambda: not under_way(), time.perf_counter_ns(), left_s)
                     left = [worker for worker in under_way() if worker not in self.transport.ended()]
-                replies = list(self.replies([w for w in alive if self.lines[w][DONE] == asked]).values())
+                replies = list(self.replies([w for w in alive if self.lines[w][DONE] == request]).values())
         except BaseException:
             deadline_s = 0.0  # Ctrl-C: kill whatever has not closed yet
             raise

@@ -47,10 +47,10 @@ class MountainCarContinuous(MountainCar):
     @staticmethod
     def step(state: Any, action: Any, rng: np.random.Generator, params: Any) -> tuple[float, bool]:
         """Move one step, rounded to float32 where Gymnasium rounds."""
-        asked = np.float64(action[0])
+        throttle = np.float64(action[0])
         # A float32 action within the bounds makes Gymnasium compute in float32; a clipped one is a Python float.
-        is_clipped = (asked < -1.0) | (asked > 1.0)
-        force = clip(asked, -1.0, 1.0)
+        is_clipped = (throttle < -1.0) | (throttle > 1.0)
+        force = clip(throttle, -1.0, 1.0)
         thrust = force * params.power if is_clipped else single(force * single(params.power))
         # A first position that is a float32 by chance, one in 2**29, does not matter: only its rounding differs.
         is_first = single(state.position) != state.position
@@ -65,7 +65,7 @@ class MountainCarContinuous(MountainCar):
         state.position = position
         state.velocity = np.float32(velocity)
         terminated = (position >= single(params.goal_position)) & (velocity >= single(params.goal_velocity))
-        return (100.0 if terminated else 0.0) - asked * asked * 0.1, terminated
+        return (100.0 if terminated else 0.0) - throttle * throttle * 0.1, terminated
 
     @staticmethod
     def render(state: Any, params: Any) -> NDArray[Any]:

@@ -132,15 +132,15 @@ class BasicOpponent:
         phases += self._rng.uniform(0, c.PHASE_GROWTH, len(rows))
         return scripted_actions(rows, self.weak, self.keep_mode, phases)
 
-    def _check(self, seen: NDArray[np.float64], ndim: int) -> NDArray[np.float64]:
-        if seen.ndim != ndim or seen.shape[-1] not in ((18,) if self.keep_mode else (16, 18)):
+    def _check(self, observations: NDArray[np.float64], ndim: int) -> NDArray[np.float64]:
+        if observations.ndim != ndim or observations.shape[-1] not in ((18,) if self.keep_mode else (16, 18)):
             numbers = "18" if self.keep_mode else "16"
             expected = f"({numbers},)" if ndim == 1 else f"(N, {numbers})"
             raise InvalidArgument(
-                f"{self!r} got observations of shape {seen.shape}, expected {expected}: make it with the game's "
-                "keep_mode, and call act for one game, act_batch for many"
+                f"{self!r} got observations of shape {observations.shape}, expected {expected}: make it with the "
+                "game's keep_mode, and call act for one game, act_batch for many"
             )
-        return seen
+        return observations
 
     def __repr__(self) -> str:
         return f"BasicOpponent(weak={self.weak}, keep_mode={self.keep_mode})"

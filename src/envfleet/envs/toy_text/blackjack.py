@@ -78,12 +78,12 @@ class Blackjack(Kernel):
             state.dealer_sum = state.dealer_sum + card
             state.dealer_has_ace = state.dealer_has_ace | (card == 1)
             state.dealer_cards = state.dealer_cards + 1
-        mine = _count(state.player_sum, state.player_has_ace)
-        its = _count(state.dealer_sum, state.dealer_has_ace)
-        its = 0 if its > 21 else its
-        reward = 1.0 if mine > its else (0.0 if mine == its else -1.0)
-        is_natural = (mine == 21) & (state.player_cards == 2)
-        if params.sab and is_natural and not (its == 21 and state.dealer_cards == 2):
+        player_total = _count(state.player_sum, state.player_has_ace)
+        dealer_total = _count(state.dealer_sum, state.dealer_has_ace)
+        dealer_total = 0 if dealer_total > 21 else dealer_total
+        reward = 1.0 if player_total > dealer_total else (0.0 if player_total == dealer_total else -1.0)
+        is_natural = (player_total == 21) & (state.player_cards == 2)
+        if params.sab and is_natural and not (dealer_total == 21 and state.dealer_cards == 2):
             return 1.0, True
         if params.natural and not params.sab and is_natural and reward == 1.0:
             return 1.5, True

@@ -115,4 +115,4 @@ def save(iterations: Iterable[Iteration], file: Path) -> None:
         iterations: The results.
         file: Where to.
     """
-    write_whole(file, json.dumps([dataclasses.asdict(found) for found in iterations], indent=1))
+    write_whole(file, json.dumps([dataclasses.asdict(iteration) for iteration in iterations], indent=1))

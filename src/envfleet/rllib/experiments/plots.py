@@ -23,9 +23,9 @@ def plot_throughput(measured: Sequence[Iteration], file: Path) -> None:
         file: Where to: .png, .pdf or .svg.
     """
     figure, axes = _figure()
-    for way, batch_size in sorted({(found.plan.way, found.plan.batch_size) for found in measured}):
-        line = [found for found in measured if (found.plan.way, found.plan.batch_size) == (way, batch_size)]
-        counts, rates = [found.plan.num_envs for found in line], [found.samples_per_s for found in line]
+    for way, batch_size in sorted({(iteration.plan.way, iteration.plan.batch_size) for iteration in measured}):
+        line = [each for each in measured if (each.plan.way, each.plan.batch_size) == (way, batch_size)]
+        counts, rates = [iteration.plan.num_envs for iteration in line], [iteration.samples_per_s for iteration in line]
         axes.loglog(counts, rates, _STYLES[way], label=f"{way}, batches of {batch_size:,}")
     axes.set(xlabel="sub-environments", ylabel="samples per second of whole iterations")
     for axis in (axes.xaxis, axes.yaxis):
@@ -43,12 +43,13 @@ def plot_breakdown(measured: Sequence[Iteration], file: Path) -> None:
         file: Where to: .png, .pdf or .svg.
     """
     figure, axes = _figure()
-    largest = max(found.plan.batch_size for found in measured)
+    largest = max(iteration.plan.batch_size for iteration in measured)
     bars = sorted(
-        (found for found in measured if found.plan.batch_size == largest), key=lambda f: (f.plan.num_envs, f.plan.way)
+        (iteration for iteration in measured if iteration.plan.batch_size == largest),
+        key=lambda f: (f.plan.num_envs, f.plan.way),
     )
-    names = sorted({piece for found in bars for piece in found.connectors})
-    seconds = np.array([[found.connectors.get(piece, 0.0) for found in bars] for piece in names])
+    names = sorted({piece for iteration in bars for piece in iteration.connectors})
+    seconds = np.array([[iteration.connectors.get(piece, 0.0) for iteration in bars] for piece in names])
     order = np.argsort(-seconds.sum(axis=1))
     shown, others = order[:_PIECES], order[_PIECES:]
     parts = [*((names[k].replace("_", " "), seconds[k]) for k in shown), ("all others", seconds[others].sum(axis=0))]
@@ -57,7 +58,9 @@ def plot_breakdown(measured: Sequence[Iteration], file: Path) -> None:
         drawn = axes.bar(range(len(bars)), part, bottom=heights, label=name, width=0.7)
         heights += part
     axes.bar_label(drawn, [f"{height:.2f}" for height in heights], fontsize=8)
-    axes.set_xticks(range(len(bars)), [f"{found.plan.way}\n{found.plan.num_envs:,}" for found in bars], fontsize=8)
+    axes.set_xticks(
+        range(len(bars)), [f"{iteration.plan.way}\n{iteration.plan.num_envs:,}" for iteration in bars], fontsize=8
+    )
     axes.set(xlabel="way and sub-environments", ylabel=f"seconds in connectors per iteration of {largest:,} samples")
     figure.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=2)
     _write(figure, file)

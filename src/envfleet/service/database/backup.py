@@ -61,10 +61,10 @@ def restore(source: Path, store: Store) -> None:
     if store.file is None:
         raise InvalidArgument("only SQLite's databases are restored: PostgreSQL has `pg_restore --dbname=URL FILE`")
     _check_backup(source)
-    taken = [path for path in (Path(f"{store.file}{suffix}") for suffix in _OTHERS) if path.exists()]
-    if taken:
+    existing = [path for path in (Path(f"{store.file}{suffix}") for suffix in _OTHERS) if path.exists()]
+    if existing:
         raise InvalidArgument(
-            f"{taken[0]} exists: a running service may be using it. Stop the service and move all of "
+            f"{existing[0]} exists: a running service may be using it. Stop the service and move all of "
             f"{store.file}* away, or pass another --database"
         )
     with _new_file(store.file) as partial:

@@ -99,9 +99,9 @@ class Journal:
         self._used: dict[int, tuple[int, int]] = {}  # user to day and steps, as of the last commit of this process
         upsert: Any = sqlite.insert if store.is_sqlite else postgresql.insert
         snapshot, usage = upsert(Snapshot), upsert(Usage)
-        kept = {name: snapshot.excluded[name] for name in ("seq", "body")}
+        columns = {name: snapshot.excluded[name] for name in ("seq", "body")}
         total = {"steps": Usage.steps + usage.excluded.steps}
-        replacing = snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=kept)
+        replacing = snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=columns)
         counting = usage.on_conflict_do_update(index_elements=["user_id", "day"], set_=total)
         dialect = store.engine.dialect
         self._inserts = {
@@ -297,10 +297,11 @@ def _check_limits(connection: sa.Connection, entry: JournalEntry) -> None:
             raise attempts_spent(env, most)
 
 
-def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:
+def steps_spent(used: int, num_requested: int, most: int) -> QuotaSpent:
     """Return the refusal of steps that are too many."""
     return QuotaSpent(
-        f"steps_per_day: {used} of {most} steps were used today, {asked} more were requested: continue tomorrow",
+        f"steps_per_day: {used} of {most} steps were used today, {num_requested} more were requested: continue "
+        "tomorrow",
         retry_after_s=(today() + 1) * DAY_S - time.time(),
     )
 

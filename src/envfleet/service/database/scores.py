@@ -204,11 +204,11 @@ def ranked(rows: Sequence[dict[str, Any]], by: str = "score") -> list[dict[str, 
     >>> [row["rank"] for row in ranked([{"score": 7.0}, {"score": 7.0}, {"score": 5.0}])]
     [1, 1, 3]
     """
-    found: list[dict[str, Any]] = []
+    ranking: list[dict[str, Any]] = []
     for place, row in enumerate(rows, 1):
-        is_tie = bool(found) and found[-1][by] == row[by]
-        found.append({"rank": found[-1]["rank"] if is_tie else place, **row})
-    return found
+        is_tie = bool(ranking) and ranking[-1][by] == row[by]
+        ranking.append({"rank": ranking[-1]["rank"] if is_tie else place, **row})
+    return ranking
 
 
 def fleets_that_count() -> sa.Select[Any]:

@@ -166,8 +166,8 @@ class Store:
         """Read `(seq, body)` of a fleet's last snapshot, if there is one."""
         query = sa.select(Snapshot.seq, Snapshot.body).where(Snapshot.fleet_id == fleet_id)
         with self.engine.connect() as connection:
-            found = connection.execute(query).first()
-        return None if found is None else (found.seq, found.body)
+            row = connection.execute(query).first()
+        return None if row is None else (row.seq, row.body)
 
     def events(self, fleet_id: str, first: int, limit: int) -> list[tuple[int, bytes, bytes]]:
         """Read `(seq, key, body)` of a fleet's events in order.
@@ -198,8 +198,8 @@ class Store:
 
     def find_by_key(self, key: str) -> str | None:
         """Return the fleet that was made by the call with this key."""
-        found: str | None = self.value(sa.select(FleetRow.id).where(FleetRow.key == key))
-        return found
+        fleet_id: str | None = self.value(sa.select(FleetRow.id).where(FleetRow.key == key))
+        return fleet_id
 
     def open_fleets(self, user_id: int | None = None, idle_since: float | None = None) -> list[dict[str, Any]]:
         """Rows of the fleets that are open, the longest untouched first.

@@ -14,7 +14,7 @@ from envfleet.remote.codec import pack, unpack
 from envfleet.service.database.journal import Conflict, Journal, JournalEntry, attempts_spent, live_envs_spent
 from envfleet.service.database.scores import fleets_that_count
 from envfleet.service.database.store import Store, attempts_today
-from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Made, pack_reply
+from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Outcome, pack_reply
 from envfleet.service.hosting.memory import Memory
 from envfleet.service.metrics import Metrics
 from envfleet.service.refusals import Busy, Closed, Diverged, EnvFailed, OutOfStep
@@ -31,13 +31,13 @@ class BegunCall(NamedTuple):
         hosted: The fleet, locked.
         key: Key of the call.
         entry: What to commit.
-        made: Result, with the packed reply.
+        outcome: Result, with the packed reply.
     """
 
     hosted: HostedFleet
     key: bytes
     entry: JournalEntry
-    made: Made
+    outcome: Outcome
 
 
 class Fleets:
@@ -105,9 +105,9 @@ class Fleets:
             QuotaSpent: The user would have too many.
         """
         key = f"{user_id}:{key}"
-        made = self._store.find_by_key(key)
-        if made is not None:
-            return made
+        existing_id = self._store.find_by_key(key)
+        if existing_id is not None:
+            return existing_id
         if most_live_envs is not None:  # the commit checks it again, as other calls make fleets meanwhile
             live = self._store.count_live_envs(user_id) + config.num_envs
             if live > most_live_envs:
@@ -138,10 +138,10 @@ class Fleets:
             self._journal.commit(entry)
         except BaseException as error:
             hosted.close()
-            made = self._store.find_by_key(key) if isinstance(error, Conflict) else None
-            if made is None:
+            existing_id = self._store.find_by_key(key) if isinstance(error, Conflict) else None
+            if existing_id is None:
                 raise
-            return made
+            return existing_id
         return self._memory.put(hosted).fleet_id
 
     def build_single(self, fleet_id: str) -> tuple[HostedFleet, int]:
@@ -265,7 +265,7 @@ class Fleets:
 
     def make(
         self, hosted: HostedFleet, event: Mapping[str, Any], key: bytes = b"", *, most_steps: int | None = None
-    ) -> Made:
+    ) -> Outcome:
         """Make an event of a fleet in use, and commit it.
 
         Args:
@@ -296,31 +296,31 @@ class Fleets:
         if hosted.can_save and seq - hosted.snapshot_seq >= self._settings.snapshot_every:
             entry.snapshots.append({"fleet_id": hosted.fleet_id, "seq": seq, "body": hosted.save()})
         try:
-            made = hosted.make(event)
-            packed = pack_reply(made.reply)  # what cannot be sent must not have happened
-            body = pack({**event, "checksum": made.checksum})
+            outcome = hosted.make(event)
+            packed = pack_reply(outcome.reply)  # what cannot be sent must not have happened
+            body = pack({**event, "checksum": outcome.checksum})
             entry.events = [{"fleet_id": hosted.fleet_id, "seq": seq, "key": key, "body": body}]
-            entry.episodes = [{**episode, **hosted.owner} for episode in made.episodes]
-            if hosted.config.mode == "ranked" and made.episodes and not hosted.meter.num_left:
+            entry.episodes = [{**episode, **hosted.owner} for episode in outcome.episodes]
+            if hosted.config.mode == "ranked" and outcome.episodes and not hosted.meter.num_left:
                 entry.ended_attempts[hosted.fleet_id] = event["at"]
-            if made.steps:
-                entry.steps[user_id] = made.steps
+            if outcome.steps:
+                entry.steps[user_id] = outcome.steps
                 entry.most_steps = {} if most_steps is None else {user_id: most_steps}
         except (InvalidArgument, ResetNeeded):
             raise
         except BaseException:
             self.drop(hosted)
             raise
-        return BegunCall(hosted, key, entry, made._replace(packed=packed))
+        return BegunCall(hosted, key, entry, outcome._replace(packed=packed))
 
-    def _finish(self, call: BegunCall) -> Made:
+    def _finish(self, call: BegunCall) -> Outcome:
         """Take notice that a call was committed."""
-        hosted, made = call.hosted, call.made
+        hosted, outcome = call.hosted, call.outcome
         if call.entry.snapshots:
             hosted.snapshot_seq = hosted.seq - 1
-        hosted.last = call.key, made.packed
-        self._metrics.env_steps.labels(hosted.config.env).inc(made.steps)
-        return made
+        hosted.last = call.key, outcome.packed
+        self._metrics.env_steps.labels(hosted.config.env).inc(outcome.steps)
+        return outcome
 
     # ------------------------------------------------------------------ calling without waiting
 

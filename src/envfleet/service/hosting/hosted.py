@@ -66,7 +66,7 @@ class FleetConfig(BaseModel):
     penalty: float = 0.0
 
 
-class Made(NamedTuple):
+class Outcome(NamedTuple):
     """Result of an event.
 
     Attributes:
@@ -171,8 +171,8 @@ class HostedFleet:
             seeds = event["seeds"]
             if isinstance(seeds, int) or any(seed is not None for seed in seeds or ()):
                 raise InvalidArgument("seeds were given, but this is ranked: leave them out, the service draws them")
-            known = self.meter.unstepped_seeds(self._chosen(event["rows"])).tolist()
-            event["seeds"] = [secrets.randbits(_SEED_BITS) if seed < 0 else seed for seed in known]
+            seeds = self.meter.unstepped_seeds(self._chosen(event["rows"])).tolist()
+            event["seeds"] = [secrets.randbits(_SEED_BITS) if seed < 0 else seed for seed in seeds]
         elif self.config.kind == "episodes":
             event["seeds"] = [secrets.randbits(_SEED_BITS) if seed is None else seed for seed in event["seeds"]]
         elif event["seeds"] is None and self.seq == 0:
@@ -181,7 +181,7 @@ class HostedFleet:
             event["seeds"] = [secrets.randbits(_SEED_BITS) if seed is None else seed for seed in event["seeds"]]
         return event
 
-    def make(self, event: Mapping[str, Any]) -> Made:
+    def make(self, event: Mapping[str, Any]) -> Outcome:
         """Make an event: now, or again.
 
         Raises:
@@ -192,37 +192,37 @@ class HostedFleet:
         makers = {"reset": self._reset, "step": self._step}
         begun_s = time.thread_time()
         try:
-            made = makers[event["do"]](event)
+            outcome = makers[event["do"]](event)
         except (InvalidArgument, ResetNeeded, EnvFailed):
             raise
         except Exception as error:
             raise failed(error) from error
         self.seq += 1
-        made = made._replace(checksum=self.checksum(made.reply))
-        made.reply["seq"] = self.seq
+        outcome = outcome._replace(checksum=self.checksum(outcome.reply))
+        outcome.reply["seq"] = self.seq
         self.is_quick = self.can_save and time.thread_time() - begun_s < _QUICK_S
-        return made
+        return outcome
 
-    def _reset(self, event: Mapping[str, Any]) -> Made:
+    def _reset(self, event: Mapping[str, Any]) -> Outcome:
         rows, seeds = self._chosen(event["rows"]), event["seeds"]
         if isinstance(seeds, int):
             seeds = (seeds + rows).tolist()
         observations, infos = self.fleet.reset_envs(rows, seeds)
         episodes: list[dict[str, Any]] = []
-        begun, known = rows, -1
+        begun, episode_seeds = rows, -1
         if self.config.mode == "ranked":
-            given = np.array(seeds, np.int64)
-            is_new = self.meter.unstepped_seeds(rows) != given
-            begun, known = rows[is_new], given[is_new]
+            new_seeds = np.array(seeds, np.int64)
+            is_new = self.meter.unstepped_seeds(rows) != new_seeds
+            begun, episode_seeds = rows[is_new], new_seeds[is_new]
         episodes = self.meter.abandon(begun, seq=self.seq, at=event["at"], includes_unstepped=True)
-        self.meter.begin(begun, seq=self.seq, at=event["at"], seeds=known)
-        return Made({"observations": observations, "infos": self._to_plain(infos)}, episodes, 0)
+        self.meter.begin(begun, seq=self.seq, at=event["at"], seeds=episode_seeds)
+        return Outcome({"observations": observations, "infos": self._to_plain(infos)}, episodes, 0)
 
     def _chosen(self, rows: Any) -> NDArray[np.int64]:
         """Indices that a client sent; all, if it sent none."""
         return self._every if rows is None else check_rows(rows, self.config.num_envs)
 
-    def _step(self, event: Mapping[str, Any]) -> Made:
+    def _step(self, event: Mapping[str, Any]) -> Outcome:
         rows, actions, at = self._chosen(event.get("rows")), event["actions"], event["at"]
         if self._actions.is_array and isinstance(actions, np.ndarray):
             dtype = self._actions.leaves[0].dtype
@@ -250,7 +250,7 @@ class HostedFleet:
             "truncated": truncated,
             "infos": self._to_plain(infos),
         }
-        return Made(reply, episodes, len(rows) - int(ended_before.sum()))
+        return Outcome(reply, episodes, len(rows) - int(ended_before.sum()))
 
     def _to_plain(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         return infos_to_plain(infos if self._infos is None else select_infos(infos, self._infos))

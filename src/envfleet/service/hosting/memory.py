@@ -34,30 +34,30 @@ class Memory:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
-        self._held: dict[str, HostedFleet] = {}
+        self._fleets: dict[str, HostedFleet] = {}
         self._lock = threading.Lock()
         self._room = ProcessRoom(settings, self.all, self.drop_unused)
 
     def __len__(self) -> int:
         """Return how many."""
-        return len(self._held)
+        return len(self._fleets)
 
     def get(self, fleet_id: str) -> HostedFleet | None:
         """Return a fleet, if it is in memory."""
-        return self._held.get(fleet_id)
+        return self._fleets.get(fleet_id)
 
     def all(self) -> list[HostedFleet]:
         """Return those of this moment."""
         with self._lock:
-            return list(self._held.values())
+            return list(self._fleets.values())
 
     def put(self, hosted: HostedFleet) -> HostedFleet:
         """Take a fleet, unless there is one with its id, which is kept and returned instead."""
         with self._lock:
-            known = self._held.setdefault(hosted.fleet_id, hosted)
-        if known is not hosted:
+            present = self._fleets.setdefault(hosted.fleet_id, hosted)
+        if present is not hosted:
             hosted.close()
-        return known
+        return present
 
     def bring(self, user_id: int | None, fleet_id: str) -> HostedFleet:
         """Return a fleet; one that is not in memory is built again, as of its last snapshot or its beginning.
@@ -73,7 +73,7 @@ class Memory:
             InvalidArgument: Its environment is not hosted any more, or cannot be made.
             EnvFailed: Its environment raises.
         """
-        hosted = self._held.get(fleet_id)
+        hosted = self._fleets.get(fleet_id)
         if hosted is None:
             if _FLEET_ID.fullmatch(fleet_id) is None:  # a database may not even take it as text
                 raise _unknown(fleet_id)
@@ -180,27 +180,27 @@ class Memory:
             self.drop(hosted)
             raise _closed(hosted.fleet_id)
         try:
-            made = hosted.make(event)
+            outcome = hosted.make(event)
         except Exception as error:
             self.drop(hosted)
             raise EnvFailed(
                 f"call {hosted.seq} of fleet {hosted.fleet_id!r} could not be made again ({type(error).__name__}; the "
                 "service's log says more): close it, so that it counts no more against your quota, and create a new one"
             ) from error
-        if made.checksum != event.get("checksum", made.checksum):
+        if outcome.checksum != event.get("checksum", outcome.checksum):
             self.drop(hosted)
             raise Diverged(
                 f"call {hosted.seq - 1} of fleet {hosted.fleet_id!r} had other results when it was made again, so its "
                 "episodes cannot continue: its environment's code or data changed, or it draws global random numbers "
                 "instead of those of np_random; the fleet was closed: create a new one"
             )
-        return made.reply
+        return outcome.reply
 
     def drop(self, hosted: HostedFleet) -> None:
         """Evict a fleet from memory while its lock is held. The next use restores it from the database."""
         with self._lock:
-            if self._held.get(hosted.fleet_id) is hosted:
-                del self._held[hosted.fleet_id]
+            if self._fleets.get(hosted.fleet_id) is hosted:
+                del self._fleets[hosted.fleet_id]
         hosted.close()
 
     def drop_unused(self, hosted: HostedFleet) -> bool:
@@ -208,7 +208,7 @@ class Memory:
         if not hosted.lock.acquire(blocking=False):
             return False
         try:
-            if self._held.get(hosted.fleet_id) is not hosted:
+            if self._fleets.get(hosted.fleet_id) is not hosted:
                 return False
             self._store.touch_fleets({hosted.fleet_id: hosted.touched_at})  # or its use would be forgotten
             self.drop(hosted)

@@ -112,9 +112,9 @@ class Meter:
         is_ranked = self.columns["places"][rows] >= 0
         is_stepped = (self.columns["lengths"][rows] > 0) | (is_ranked & includes_unstepped)
         left = rows[self.columns["is_running"][rows] & is_stepped & (self._lists_all | is_ranked)]
-        found = self._describe(left, ["abandoned"] * len(left), [None] * len(left), seq, at)
+        abandoned = self._describe(left, ["abandoned"] * len(left), [None] * len(left), seq, at)
         self.columns["is_running"][rows] = False
-        return found
+        return abandoned
 
     def step(
         self,

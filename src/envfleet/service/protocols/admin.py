@@ -27,10 +27,10 @@ async def list_tokens(request: Request) -> dict[str, Any]:
 
 
 @router.post("/tokens", status_code=201)
-async def create_token(asked: CreateToken, request: Request) -> dict[str, Any]:
+async def create_token(body: CreateToken, request: Request) -> dict[str, Any]:
     """Make a token, and its user if need be. It is shown this once."""
     service = await _administered(request)
-    return {"token": await service.in_thread(lambda: service.tokens.create(**asked.model_dump()))}
+    return {"token": await service.in_thread(lambda: service.tokens.create(**body.model_dump()))}
 
 
 @router.post("/tokens/{token_id}/revoke")

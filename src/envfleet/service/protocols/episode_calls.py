@@ -31,7 +31,7 @@ from envfleet.service.users.auth import Identity
 
 _EPISODE_ID = re.compile(r"([0-9a-f]{24})-(\d{1,6})-(\d{1,12})")
 _LEFT_ALONE_S = 60.0
-_TOLD = (NotFound, Closed, InvalidArgument, EpisodeOver)  # what one episode of several may be answered
+_PER_EPISODE = (NotFound, Closed, InvalidArgument, EpisodeOver)  # what one episode of several may be answered
 Reply = dict[str, Any]
 Result = Reply | EnvfleetError
 """Result of a call for one episode, or the reason for its failure."""
@@ -71,28 +71,28 @@ class EpisodeCalls:
 
     # ------------------------------------------------------------------ creating
 
-    def create_one(self, asked: EpisodeConfig) -> Reply:
+    def create_one(self, config: EpisodeConfig) -> Reply:
         """Return one episode."""
-        fleet_id, observations = self._create(asked, 1)
+        fleet_id, observations = self._create(config, 1)
         return {"episode_id": f"{fleet_id}-0-0", "initial_observation": observations[0]}
 
-    def create_many(self, asked: CreateEpisodes) -> Reply:
+    def create_many(self, request: CreateEpisodes) -> Reply:
         """Return a group of them."""
-        fleet_id, observations = self._create(asked.env_config, asked.num_envs)
-        ids = [f"{fleet_id}-{row}-0" for row in range(asked.num_envs)]
+        fleet_id, observations = self._create(request.env_config, request.num_envs)
+        ids = [f"{fleet_id}-{row}-0" for row in range(request.num_envs)]
         return {"episode_ids": ids, "vectorized_group_id": fleet_id, "initial_observations": observations}
 
-    def _create(self, asked: EpisodeConfig, num_envs: int) -> tuple[str, list[list[float]]]:
-        offer, protocol = find_episode_offer(self._service.settings.offers, asked.env_type)
-        limit = min(asked.max_steps_per_episode, offer.max_episode_steps or asked.max_steps_per_episode)
-        mode = "ranked" if asked.ranked else "training"
-        if asked.ranked and limit != offer.max_episode_steps:
+    def _create(self, request: EpisodeConfig, num_envs: int) -> tuple[str, list[list[float]]]:
+        offer, protocol = find_episode_offer(self._service.settings.offers, request.env_type)
+        limit = min(request.max_steps_per_episode, offer.max_episode_steps or request.max_steps_per_episode)
+        mode = "ranked" if request.ranked else "training"
+        if request.ranked and limit != offer.max_episode_steps:
             raise InvalidArgument(
-                f"max_steps_per_episode={asked.max_steps_per_episode} decisions change the task: pass "
+                f"max_steps_per_episode={request.max_steps_per_episode} decisions change the task: pass "
                 f"{offer.max_episode_steps} or more with ranked=true, where everybody plays the same; 'step' counts "
                 f"{protocol.span}, of which a decision has up to {protocol.longest}"
             )
-        offer.check(num_envs, {} if asked.ranked else {"max_episode_steps": limit}, is_ranked=asked.ranked)
+        offer.check(num_envs, {} if request.ranked else {"max_episode_steps": limit}, is_ranked=request.ranked)
         # Ended rows are never stepped, so that no autoreset happens; in DISABLED a step of the others would be refused.
         config = FleetConfig(
             env=offer.env,
@@ -112,8 +112,10 @@ class EpisodeCalls:
             self._close_left_alone()
             fleet_id = self._fleets.create(user_id, config, key, most_live_envs=most)
         with self._fleets.use(user_id, fleet_id) as fleet:
-            made = self._fleets.make(fleet, {"do": "reset", "rows": list(range(num_envs)), "seeds": [None] * num_envs})
-        return fleet_id, made.reply["observations"][:, 0].tolist()
+            outcome = self._fleets.make(
+                fleet, {"do": "reset", "rows": list(range(num_envs)), "seeds": [None] * num_envs}
+            )
+        return fleet_id, outcome.reply["observations"][:, 0].tolist()
 
     def _close_left_alone(self) -> None:
         user_id, now = self._identity.user_id, time.time()
@@ -150,20 +152,22 @@ class EpisodeCalls:
 
     # ------------------------------------------------------------------ resetting
 
-    def reset_one(self, asked: ResetEpisode) -> Reply:
+    def reset_one(self, request: ResetEpisode) -> Reply:
         """Reset one episode."""
-        result = _require(self._reset([asked.episode_id], [asked.seed])[0])
+        result = _require(self._reset([request.episode_id], [request.seed])[0])
         return {"observation": result["observation"], "new_episode_id": result["id"], "info": {}}
 
     def reset_many(self, body: bytes) -> Reply:
         """Reset several episodes; failures are returned in place of their results."""
-        asked = read(ResetEpisodes, body, is_json=True)
-        seeds = asked.seeds or [None] * len(asked.episode_ids)
-        if len(seeds) != len(asked.episode_ids):
-            raise InvalidArgument(f"seeds has {len(seeds)} entries, expected {len(asked.episode_ids)}, as episode_ids")
+        request = read(ResetEpisodes, body, is_json=True)
+        seeds = request.seeds or [None] * len(request.episode_ids)
+        if len(seeds) != len(request.episode_ids):
+            raise InvalidArgument(
+                f"seeds has {len(seeds)} entries, expected {len(request.episode_ids)}, as episode_ids"
+            )
         results = [
             {"observation": [], "id": None, "info": {"error": str(result)}} if isinstance(result, Exception) else result
-            for result in self._reset(asked.episode_ids, seeds)
+            for result in self._reset(request.episode_ids, seeds)
         ]
         names = {"observations": "observation", "infos": "info", "new_episode_ids": "id"}
         return {column: [result[name] for result in results] for column, name in names.items()}
@@ -171,33 +175,33 @@ class EpisodeCalls:
     def _reset(self, episode_ids: Sequence[str], seeds: Sequence[int | None]) -> list[Result]:
         def work(fleet: HostedFleet, places: Mapping[int, int]) -> dict[int, Result]:
             over = EpisodeOver("the ranked attempt is over here: make new environments to start another")
-            found: dict[int, Result] = {row: over for row in places if not fleet.meter.has_more(row)}
-            left = [row for row in places if row not in found]
+            results: dict[int, Result] = {row: over for row in places if not fleet.meter.has_more(row)}
+            left = [row for row in places if row not in results]
             if left:
                 chosen = [seeds[places[row]] for row in left]
-                made = self._fleets.make(fleet, {"do": "reset", "rows": left, "seeds": chosen})
-                for row, rows in zip(left, made.reply["observations"], strict=True):
-                    found[row] = {"observation": rows[0].tolist(), "id": _episode_id(fleet, row), "info": {}}
-            return found
+                outcome = self._fleets.make(fleet, {"do": "reset", "rows": left, "seeds": chosen})
+                for row, rows in zip(left, outcome.reply["observations"], strict=True):
+                    results[row] = {"observation": rows[0].tolist(), "id": _episode_id(fleet, row), "info": {}}
+            return results
 
         return self._by_fleet(episode_ids, work)
 
     # ------------------------------------------------------------------ stepping
 
-    def step_one(self, asked: StepEpisode) -> Reply:
+    def step_one(self, request: StepEpisode) -> Reply:
         """Decide for one episode."""
-        result = _require(self._step([asked])[0])
-        told = result.pop("info")
-        info = {name: told[name] for name in ("step", "episode_id")}
-        inner = {**info, "total_reward": told["total_reward"]}
-        return {**result, "step": told["step"], "info": {**info, "reason": told["reason"], "info": inner}}
+        result = _require(self._step([request])[0])
+        details = result.pop("info")
+        info = {name: details[name] for name in ("step", "episode_id")}
+        inner = {**info, "total_reward": details["total_reward"]}
+        return {**result, "step": details["step"], "info": {**info, "reason": details["reason"], "info": inner}}
 
     def step_many(self, body: bytes) -> Reply:
         """Step several episodes; failures are returned in place of their results."""
         actions = read(StepEpisodes, body, is_json=True).episode_actions
         results = [
-            _refused(asked, result) if isinstance(result, Exception) else result
-            for asked, result in zip(actions, self._step(actions), strict=True)
+            _refused(request, result) if isinstance(result, Exception) else result
+            for request, result in zip(actions, self._step(actions), strict=True)
         ]
         names = ("observation", "reward", "terminated", "truncated", "info")
         return {f"{name}s": [result[name] for result in results] for name in names}
@@ -205,7 +209,7 @@ class EpisodeCalls:
     def _step(self, actions: Sequence[StepEpisode]) -> list[Result]:
         def work(fleet: HostedFleet, places: Mapping[int, int]) -> dict[int, Result]:
             protocol = _protocol(fleet)
-            found: dict[int, Result] = {}
+            results: dict[int, Result] = {}
             groups: dict[int, dict[int, StepEpisode]] = defaultdict(dict)
             for row, place in places.items():
                 try:
@@ -213,30 +217,30 @@ class EpisodeCalls:
                         raise EpisodeOver("the episode has ended: reset it")
                     protocol.check_action(actions[place].action)
                 except (EpisodeOver, InvalidArgument) as error:
-                    found[row] = error
+                    results[row] = error
                 else:
                     groups[min(actions[place].step_size, protocol.longest)][row] = actions[place]
             failure: EnvfleetError | None = None  # after which the fleet must not be used
             for span, group in groups.items():
                 if failure is None:
                     try:
-                        found.update(self._step_group(fleet, span, group))
+                        results.update(self._step_group(fleet, span, group))
                         continue
                     except EnvfleetError as error:
                         failure = error
-                found.update(dict.fromkeys(group, failure))
-            return found
+                results.update(dict.fromkeys(group, failure))
+            return results
 
         return self._by_fleet([each.episode_id for each in actions], work)
 
     def _step_group(self, fleet: HostedFleet, span: int, group: Mapping[int, StepEpisode]) -> dict[int, Result]:
         """Make decisions, by row, for the same number of steps."""
         protocol, most_steps = _protocol(fleet), self._service.quotas.limits(self._identity)[1]
-        chosen = shrink(np.array([asked.action for asked in group.values()]))
+        chosen = shrink(np.array([request.action for request in group.values()]))
         event = {"do": "step", "rows": list(group), "actions": chosen, protocol.span: span}
         reply = self._fleets.make(fleet, event, most_steps=most_steps).reply
-        found: dict[int, Result] = {}
-        for k, (row, asked) in enumerate(group.items()):
+        results: dict[int, Result] = {}
+        for k, (row, request) in enumerate(group.items()):
             num_rows, reason = (int(reply["infos"][name][k]) for name in ("num_rows", "reason"))
             rows = reply["observations"][k, :num_rows]
             flags = {name: bool(reply[name][k]) for name in ("terminated", "truncated")}
@@ -247,9 +251,9 @@ class EpisodeCalls:
                 "total_reward": float(fleet.meter.columns["returns"][row]),
                 "episode_id": _episode_id(fleet, row),
             }
-            observation = (rows if asked.return_all_states else rows[-1]).tolist()
-            found[row] = {"observation": observation, "reward": float(reply["rewards"][k]), **flags, "info": info}
-        return found
+            observation = (rows if request.return_all_states else rows[-1]).tolist()
+            results[row] = {"observation": observation, "reward": float(reply["rewards"][k]), **flags, "info": info}
+        return results
 
     def _by_fleet(
         self, episode_ids: Sequence[str], work: Callable[[HostedFleet, Mapping[int, int]], dict[int, Result]]
@@ -279,11 +283,13 @@ class EpisodeCalls:
                 with self._fleets.use(self._identity.user_id, fleet_id) as fleet:
                     if fleet.config.kind != "episodes" or max(places) >= fleet.config.num_envs:
                         raise NotFound("the episode does not exist")
-                    found = work(fleet, places)
+                    fleet_results = work(fleet, places)
             except EnvfleetError as error:
-                found = dict.fromkeys(places, error)
-            results.update({place: found[row] for row, place in places.items()})
-        failures = [one for one in results.values() if isinstance(one, EnvfleetError) and not isinstance(one, _TOLD)]
+                fleet_results = dict.fromkeys(places, error)
+            results.update({place: fleet_results[row] for row, place in places.items()})
+        failures = [
+            one for one in results.values() if isinstance(one, EnvfleetError) and not isinstance(one, _PER_EPISODE)
+        ]
         if failures and all(isinstance(one, EnvfleetError) for one in results.values()):
             raise failures[0]
         return [results[place] for place in range(len(episode_ids))]
@@ -295,10 +301,10 @@ def _require(result: Result) -> Reply:
     return result
 
 
-def _refused(asked: StepEpisode, error: Exception) -> Reply:
+def _refused(request: StepEpisode, error: Exception) -> Reply:
     """Return the result of a step that was refused: the episode ends, as clients expect nothing else."""
     flags = {"terminated": True, "truncated": False}
-    info = {"message": str(error), "error": str(error), **flags, "episode_id": asked.episode_id}
+    info = {"message": str(error), "error": str(error), **flags, "episode_id": request.episode_id}
     return {"observation": [], "reward": 0.0, **flags, "info": info}
 
 

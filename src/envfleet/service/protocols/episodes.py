@@ -46,15 +46,15 @@ async def _run(request: Request, token: str | None, call: Callable[..., Reply], 
 
 
 @router.post("/episode/create")
-async def create_episode(asked: EpisodeConfig, request: Request, user_token: UserToken = None) -> Reply:
+async def create_episode(body: EpisodeConfig, request: Request, user_token: UserToken = None) -> Reply:
     """Make one episode."""
-    return await _run(request, user_token, EpisodeCalls.create_one, asked)
+    return await _run(request, user_token, EpisodeCalls.create_one, body)
 
 
 @router.post("/vectorized/episodes/create")
-async def create_episodes(asked: CreateEpisodes, request: Request, user_token: UserToken = None) -> Reply:
+async def create_episodes(body: CreateEpisodes, request: Request, user_token: UserToken = None) -> Reply:
     """Make a group of episodes."""
-    return await _run(request, user_token, EpisodeCalls.create_many, asked)
+    return await _run(request, user_token, EpisodeCalls.create_many, body)
 
 
 @router.get("/episode/{episode_id}")
@@ -70,15 +70,15 @@ async def get_latest_state(episode_id: str, request: Request, user_token: UserTo
 
 
 @router.post("/episode/reset")
-async def reset_episode(asked: ResetEpisode, request: Request, user_token: UserToken = None) -> Reply:
+async def reset_episode(body: ResetEpisode, request: Request, user_token: UserToken = None) -> Reply:
     """Reset an episode."""
-    return await _run(request, user_token, EpisodeCalls.reset_one, asked)
+    return await _run(request, user_token, EpisodeCalls.reset_one, body)
 
 
 @router.post("/episode/step")
-async def step_episode(asked: StepEpisode, request: Request, user_token: UserToken = None) -> Reply:
+async def step_episode(body: StepEpisode, request: Request, user_token: UserToken = None) -> Reply:
     """Decide for the next steps."""
-    return await _run(request, user_token, EpisodeCalls.step_one, asked)
+    return await _run(request, user_token, EpisodeCalls.step_one, body)
 
 
 @router.post("/episode/vectorized_reset", openapi_extra=json_of(ResetEpisodes))

@@ -205,9 +205,9 @@ def _resolve(calls: Sequence[tuple[_Waiting, BegunCall]], results: Sequence[Exce
 
 def _read(verb: str, content: bytes) -> dict[str, Any]:
     """Return number, key and event of a call; the fields of the body are those of the event."""
-    asked = read(_SCHEMAS[verb], content)
-    event = {"do": verb, **{name: value for name, value in asked if name not in ("seq", "key")}}
-    return {"event": event, "seq": asked.seq, "key": asked.key}
+    request = read(_SCHEMAS[verb], content)
+    event = {"do": verb, **{name: value for name, value in request if name not in ("seq", "key")}}
+    return {"event": event, "seq": request.seq, "key": request.key}
 
 
 def _bearer(scope: Scope) -> str | None:

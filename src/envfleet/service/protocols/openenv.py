@@ -173,19 +173,19 @@ class _Session:
         state: Reply
         with self._service.fleets.use(*self._fleet) as hosted:
             if message.type == "reset":
-                asked = read(ResetData, json.dumps(message.data).encode(), is_json=True)
-                event["seeds"] = asked.seed
-                state = {"episode_id": asked.episode_id or f"{hosted.fleet_id}-{hosted.seq}", "step_count": 0}
+                data = read(ResetData, json.dumps(message.data).encode(), is_json=True)
+                event["seeds"] = data.seed
+                state = {"episode_id": data.episode_id or f"{hosted.fleet_id}-{hosted.seq}", "step_count": 0}
             else:
                 event["actions"] = _read_action(hosted.fleet.single_action_space, message.data)
                 state = {"step_count": self._state["step_count"] + 1}
             most_steps = self._service.quotas.limits(identity)[1]
-            made = self._service.fleets.make(hosted, event, most_steps=most_steps).reply
-        flags = {name: bool(made[name][0]) if name in made else False for name in ("terminated", "truncated")}
+            reply = self._service.fleets.make(hosted, event, most_steps=most_steps).reply
+        flags = {name: bool(reply[name][0]) if name in reply else False for name in ("terminated", "truncated")}
         self._state.update(state, **flags)
-        observation = _plain_row(made["observations"])
+        observation = _plain_row(reply["observations"])
         fields = observation if isinstance(observation, dict) else {"observation": observation}
-        reward = float(made["rewards"][0]) if "rewards" in made else None
+        reward = float(reply["rewards"][0]) if "rewards" in reply else None
         return _pack("observation", {"observation": fields, "reward": reward, "done": any(flags.values())})
 
     async def close(self) -> None:

@@ -66,8 +66,8 @@ class Tokens:
 
     def remembered(self, token: str) -> Identity | None:
         """Return the cached user of a token, if it was checked moments ago."""
-        found = self._remembered.get(digest_of(token))
-        return found[1] if found is not None and found[0] > time.monotonic() else None
+        entry = self._remembered.get(digest_of(token))
+        return entry[1] if entry is not None and entry[0] > time.monotonic() else None
 
     def check(self, token: str) -> Identity:
         """Return the user of a token.
@@ -125,15 +125,15 @@ class Tokens:
         """
         check_name(name)
         check_role(role)
-        asked = {"role": role, "max_live_envs": max_live_envs, "max_steps_per_day": max_steps_per_day}
-        asked = {field: value for field, value in asked.items() if value is not None}
+        chosen = {"role": role, "max_live_envs": max_live_envs, "max_steps_per_day": max_steps_per_day}
+        chosen = {field: value for field, value in chosen.items() if value is not None}
         now = time.time()
         with self._engine.begin() as connection:
             user = connection.execute(sa.select(User.__table__).where(User.name == name)).mappings().first()
             if user is None:
-                values = {"role": ROLES[0], **asked, "name": name, "created_at": now}
+                values = {"role": ROLES[0], **chosen, "name": name, "created_at": now}
                 user = connection.execute(sa.insert(User).values(**values).returning(User.__table__)).mappings().one()
-            _check_user(user, asked)
+            _check_user(user, chosen)
             return insert_token(connection, user["id"], now)
 
     def revoke(self, token_id: int) -> None:
@@ -232,8 +232,8 @@ def insert_token(connection: sa.Connection, user_id: int, now: float) -> str:
     return token
 
 
-def _check_user(user: sa.RowMapping, asked: Mapping[str, Any]) -> None:
-    for field, value in asked.items():
+def _check_user(user: sa.RowMapping, chosen: Mapping[str, Any]) -> None:
+    for field, value in chosen.items():
         if user[field] != value:
             raise InvalidArgument(
                 f"{field}={value!r}: user {user['name']!r} has {field}={user[field]!r}, which a new token does not "
@@ -244,8 +244,8 @@ def _check_user(user: sa.RowMapping, asked: Mapping[str, Any]) -> None:
 def _revoke(connection: sa.Connection, token_id: int) -> tuple[int, str] | None:
     """Revoke a token; returns its user's id and role, or `None` if it had been revoked before."""
     owner = sa.select(Token.user_id, User.role).join(User, User.id == Token.user_id).where(Token.id == token_id)
-    found = connection.execute(owner).first()
-    if found is None:
+    owner_row = connection.execute(owner).first()
+    if owner_row is None:
         raise InvalidArgument(f"token id {token_id} does not exist: `envfleet token list` shows all ids")
     revoking = sa.update(Token).where(Token.id == token_id, Token.revoked_at.is_(None)).values(revoked_at=time.time())
-    return (found.user_id, found.role) if connection.execute(revoking).rowcount else None
+    return (owner_row.user_id, owner_row.role) if connection.execute(revoking).rowcount else None

@@ -108,8 +108,8 @@ class Competitions:
         """
         users = sa.select(User.id).where(User.name == user)
         with self._store.engine.begin() as connection:
-            mine = Member.competition_id == self.find(name)["id"], Member.user_id.in_(users)
-            if not connection.execute(sa.delete(Member).where(*mine)).rowcount:
+            membership = Member.competition_id == self.find(name)["id"], Member.user_id.in_(users)
+            if not connection.execute(sa.delete(Member).where(*membership)).rowcount:
                 raise InvalidArgument(f"user {user!r} does not take part in competition {name!r}")
             connection.execute(sa.delete(Team).where(Team.id.not_in(sa.select(Member.team_id))))
         self._boards.clear()
@@ -164,8 +164,10 @@ class Competitions:
 
     def team_of(self, competition_id: int, user_id: int) -> Row | None:
         """Return the team of a user: `team_id`, `name` (or `None`) and the names of its `members`."""
-        mine = Member.competition_id == competition_id, Member.user_id == user_id
-        query = sa.select(Team.id.label("team_id"), Team.name).join(Member, Member.team_id == Team.id).where(*mine)
+        membership = Member.competition_id == competition_id, Member.user_id == user_id
+        query = (
+            sa.select(Team.id.label("team_id"), Team.name).join(Member, Member.team_id == Team.id).where(*membership)
+        )
         rows = self._store.rows(query)
         if not rows:
             return None
@@ -284,8 +286,8 @@ class Competitions:
         digest = digest_of(code)
         if hmac.compare_digest(competition["code_digest"] or "", digest):
             return None
-        mine = Team.competition_id == competition["id"], Team.code_digest == digest
-        team_id: int | None = connection.execute(sa.select(Team.id).where(*mine).with_for_update()).scalar()
+        conditions = Team.competition_id == competition["id"], Team.code_digest == digest
+        team_id: int | None = connection.execute(sa.select(Team.id).where(*conditions).with_for_update()).scalar()
         if team_id is None:
             raise InvalidArgument("the invitation code is not known: copy it again, whole, or ask for a new one")
         return team_id

@@ -130,14 +130,14 @@ async def _show_account(site: Site, visitor: Identity, of: Identity, before: int
 
 def _find_last(site: Site, episodes: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, Pictures | None]:
     """Return the newest episode that has something to show at a glance, with that if it can be shown quickly."""
-    found = next((episode for episode in episodes if find_hosting(episode["env"]).glance), None)
-    if found is None:
+    latest = next((episode for episode in episodes if find_hosting(episode["env"]).glance), None)
+    if latest is None:
         return None, None
     try:
-        replay = site.replays.make(found, _GLANCE_S)
+        replay = site.replays.make(latest, _GLANCE_S)
     except _UNSHOWN:
-        return found, None
-    return found, draw_episode(replay, find_hosting(found["env"]).glance)
+        return latest, None
+    return latest, draw_episode(replay, find_hosting(latest["env"]).glance)
 
 
 def _place(site: Site, env: str, name: str) -> dict[str, Any] | None:

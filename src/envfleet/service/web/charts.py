@@ -88,9 +88,9 @@ def draw(
         pairs = zip(places.tolist(), heights.tolist(), strict=True)
         return [f"{across(place):.1f} {down(height):.1f}" if math.isfinite(height) else "" for place, height in pairs]
 
-    kept, kept_dots = _thin(y), _thin(cloud)
-    line = points(x[kept], y[kept])
-    faint = points(x[kept_dots], cloud[kept_dots]) if len(cloud) or len(y) > 1 else line  # a line needs two points
+    indices, dot_indices = _thin(y), _thin(cloud)
+    line = points(x[indices], y[indices])
+    faint = points(x[dot_indices], cloud[dot_indices]) if len(cloud) or len(y) > 1 else line  # a line needs two points
     return Chart(
         title=title,
         unit=unit,
@@ -149,11 +149,12 @@ def _thin(y: NDArray[np.float64]) -> NDArray[np.int64]:
     """Indices that show the same line: the lowest and the highest point of each bucket."""
     if len(y) <= 2 * _BUCKETS:
         return np.arange(len(y))
-    kept = {0, len(y) - 1}
+    indices = {0, len(y) - 1}
     for bucket in np.array_split(np.arange(len(y)), _BUCKETS):
-        known = bucket[np.isfinite(y[bucket])]
-        kept |= {int(known[np.argmin(y[known])]), int(known[np.argmax(y[known])])} if len(known) else {int(bucket[0])}
-    return np.array(sorted(kept))
+        finite = bucket[np.isfinite(y[bucket])]
+        extremes = [np.argmin(y[finite]), np.argmax(y[finite])] if len(finite) else []
+        indices.update(finite[extremes].tolist() if extremes else [int(bucket[0])])
+    return np.array(sorted(indices))
 
 
 def _summarise(y: NDArray[np.float64]) -> str:

@@ -73,8 +73,8 @@ async def join(competition_id: _Id, request: Request, code: _Text = "", team: _T
     visitor, service = await require_visitor(request), site_of(request).service
 
     def work() -> str | None:
-        found = service.competitions.get(competition_id)
-        return service.competitions.join(found, visitor.user_id, code=code, team=team)
+        competition = service.competitions.get(competition_id)
+        return service.competitions.join(competition, visitor.user_id, code=code, team=team)
 
     try:
         new_code = await service.in_thread(work)

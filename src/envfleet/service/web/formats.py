@@ -55,8 +55,8 @@ def duration(episode: Mapping[str, Any]) -> int:
 
 def ending(episode: Mapping[str, Any]) -> tuple[str, str]:
     """Return how an episode ended: a word and its tone."""
-    told: tuple[str, str] = find_hosting(episode["env"]).ending(episode["outcome"], episode["details"])
-    return told
+    words: tuple[str, str] = find_hosting(episode["env"]).ending(episode["outcome"], episode["details"])
+    return words
 
 
 def iso(at: float) -> str:

@@ -86,8 +86,8 @@ class Reading:
             .group_by(FleetRow.env)
         )
         ended = sa.select(Episode.env, sa.func.count().label("episodes")).group_by(Episode.env)
-        found: dict[str, dict[str, int]] = {}
+        counts: dict[str, dict[str, int]] = {}
         for row in self._store.rows(open_now) + self._store.rows(ended):
-            entry = found.setdefault(row.pop("env"), {"fleets": 0, "live_envs": 0, "episodes": 0})
+            entry = counts.setdefault(row.pop("env"), {"fleets": 0, "live_envs": 0, "episodes": 0})
             entry.update({name: int(value) for name, value in row.items()})
-        return found
+        return counts

@@ -48,7 +48,7 @@ class Replays:
 
     def __init__(self, store: Store, fleets: Fleets) -> None:
         self._engine, self._fleets = store.engine, fleets
-        self._known: OrderedDict[int, Replay] = OrderedDict()
+        self._cached: OrderedDict[int, Replay] = OrderedDict()
 
     def make(self, episode: Mapping[str, Any], timeout_s: float = 10.0) -> Replay:
         """Make an episode again.
@@ -63,8 +63,8 @@ class Replays:
             EnvFailed: The environment cannot be made, or fails.
             Busy: No worker process is free.
         """
-        if (known := self._known.get(episode["id"])) is not None:
-            return known
+        if (cached := self._cached.get(episode["id"])) is not None:
+            return cached
         deadline = time.monotonic() + timeout_s
         hosted, num_envs = self._fleets.build_single(episode["fleet_id"])
         try:
@@ -72,10 +72,10 @@ class Replays:
             events = []
             for seq, event in self._events(episode):
                 _check_time(deadline)
-                mine = _of_row(event, row, num_envs=num_envs, layout=layout)
-                if mine is not None:
-                    events.append((seq, mine))
-                if mine is not None and _is_seeded(mine) and seq <= episode["first_seq"]:
+                row_event = _of_row(event, row, num_envs=num_envs, layout=layout)
+                if row_event is not None:
+                    events.append((seq, row_event))
+                if row_event is not None and _is_seeded(row_event) and seq <= episode["first_seq"]:
                     break
             else:
                 raise Closed("the events of this episode are no longer kept, or are too many")
@@ -92,9 +92,9 @@ class Replays:
                     "this episode cannot be replayed: made again, it has other rewards than it had, as its environment "
                     "changed or draws global random numbers"
                 )
-            self._known[episode["id"]] = replay = Replay(np.array(rewards), log, hosting.unit)
-            if len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
+            self._cached[episode["id"]] = replay = Replay(np.array(rewards), log, hosting.unit)
+            if len(self._cached) > _MOST_KNOWN:
+                self._cached.popitem(last=False)
             return replay
         finally:
             hosted.close()
@@ -142,11 +142,11 @@ def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, layout: SpaceL
     if row not in places:
         return None
     place = places.index(row)
-    mine = {name: value for name, value in event.items() if name not in ("rows", "is_ranked")}
+    fields = {name: value for name, value in event.items() if name not in ("rows", "is_ranked")}
     if event["do"] == "step":
         leaves, _ = layout.unbatch(event["actions"], len(places))
-        return {**mine, "actions": layout.batch([leaf[[place]] for leaf in leaves])}
+        return {**fields, "actions": layout.batch([leaf[[place]] for leaf in leaves])}
     seeds = event["seeds"]
     if seeds is not None:
         seeds = [seeds + row if isinstance(seeds, int) else seeds[place]]
-    return {**mine, "rows": None, "seeds": seeds}
+    return {**fields, "rows": None, "seeds": seeds}

@@ -161,9 +161,10 @@ def _check_origin(request: Request) -> None:
     """
     relation, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if relation is None and origin is not None:
-        known = request.cookies.get(_ORIGIN_COOKIE)
+        own_origin = request.cookies.get(_ORIGIN_COOKIE)
         is_ours = origin.partition("://")[2] == request.headers.get("host")
-        is_ours |= origin != "null" and known is not None and (request.url.path == _SIGN_IN or known == origin)
+        is_known = own_origin is not None and (request.url.path == _SIGN_IN or own_origin == origin)
+        is_ours |= origin != "null" and is_known
         relation = "same-origin" if is_ours else "cross-site"
     if relation not in (None, "same-origin", "none"):
         raise Forbidden("the form was sent by another site: open the page here and send it from there")
@@ -183,13 +184,13 @@ def remember(request: Request, response: Response, session_id: str | None = None
         response.set_cookie(name, value, max_age=int(LIFETIME_S), httponly=True, samesite="strict", secure=secure)
 
 
-def path_after_sign_in(asked: str) -> str:
+def path_after_sign_in(path: str) -> str:
     """Return where to go, if that is one of our pages; else a participant's own.
 
     >>> path_after_sign_in("/episodes/7"), path_after_sign_in("//elsewhere.example")
     ('/episodes/7', '/me')
     """
-    return asked if _PATH_AFTER_SIGN_IN.fullmatch(asked) else "/me"
+    return path if _PATH_AFTER_SIGN_IN.fullmatch(path) else "/me"
 
 
 # ---------------------------------------------------------------------- rendering
@@ -203,8 +204,8 @@ def _make_templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    kept = (formats.duration, formats.ending, formats.figure, formats.iso, formats.moment, formats.short)
-    templates.filters |= {each.__name__: each for each in kept}
+    filters = (formats.duration, formats.ending, formats.figure, formats.iso, formats.moment, formats.short)
+    templates.filters |= {each.__name__: each for each in filters}
     return templates
 
 

@@ -140,7 +140,7 @@ class Arena:
         self._shaping: Shaping | None = None
         self._shaped_returns = np.zeros(self.num_envs)  # of the running episodes
         self._observations = self._seen = np.zeros(0)  # as the fleet returned them, and of the learner's players
-        self._given = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
+        self._learner_actions = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
         self._every = np.arange(self.num_envs)
         self._views = 1 + has_both_sides  # players of a game whom the learner may be
         self.num_players, self.players = self.num_envs * self._views, self._every
@@ -204,7 +204,7 @@ class Arena:
 
     def send(self, actions: NDArray[Any]) -> None:
         """Start a step with the learner's actions for its players, `(len(players), …)`, and those of its opponents."""
-        self._given = actions
+        self._learner_actions = actions
         if self.game is not None:
             joint = idle_actions(self.fleet.single_action_space, self.num_envs)
             joint[:, 0] = actions[: self.num_envs]
@@ -236,7 +236,9 @@ class Arena:
             before, failed, players = np.flatnonzero(~has_failed), players[has_failed], players[~has_failed]
         envs, seen = players % self.num_envs, self._by_player(after)[players]
         ends = terminated[envs], truncated[envs]
-        transitions = Transitions(self._seen[before], self._given[before], shaped[players], *ends, seen, players)
+        transitions = Transitions(
+            self._seen[before], self._learner_actions[before], shaped[players], *ends, seen, players
+        )
         self._observations = observations
         self._shaped_returns += shaped[: self.num_envs]
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None

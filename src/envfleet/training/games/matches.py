@@ -200,14 +200,14 @@ class MatchRunner(EpisodeRunner):
         if self._game is None:
             return [None] * len(rows)
         numbers, deals = self.schedule.episodes[rows], dict[tuple[bool, bool], Mapping[str, Any] | None]()
-        found: list[Mapping[str, Any] | None] = []
+        row_options: list[Mapping[str, Any] | None] = []
         for deal in zip(self._games.is_left[numbers].tolist(), self._games.is_starting[numbers].tolist(), strict=True):
             if deal not in deals:
                 is_left, is_starting = deal
                 players: Any = self._scripts if is_left else self._scripts[::-1]
                 deals[deal] = self._game.deal(players, 1 if is_left == is_starting else 2)
-            found.append(deals[deal])
-        return found
+            row_options.append(deals[deal])
+        return row_options
 
     def act(self, observations: Any, rows: NDArray[np.int64]) -> Any:
         """Return the actions of the players on both sides."""

@@ -265,7 +265,7 @@ class _Mirror:
             if self.rows is not None:
                 _fill(self.rows.requested, rest)
                 if verb == Verb.ATTACH:
-                    self._told = self.rows.arrays.row_asked.copy()
+                    self._row_done_before = self.rows.arrays.row_asked.copy()
             line[board.TABLE], line[board.ASKED] = table, asked
         return self._data.is_over
 
@@ -279,8 +279,8 @@ class _Mirror:
         news: list[int] | None = None
         if done != asked:
             arrays = self.rows.arrays
-            new = np.flatnonzero(arrays.row_done != self._told)
-            self._told[new] = arrays.row_done[new]
+            new = np.flatnonzero(arrays.row_done != self._row_done_before)
+            self._row_done_before[new] = arrays.row_done[new]
             mail = [(1 + row, read(1 + row)) for row in new[arrays.row_flags[new] & board.MAIL != 0].tolist()]
             asked, news, num_rows, parts = asked & ~7 | Verb.STEP_ROWS, new.tolist(), len(new), [new]
         else:

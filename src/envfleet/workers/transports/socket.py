@@ -71,11 +71,13 @@ def introduce(peer: socket.socket, key: bytes, ticket: int, num_read: int = 0) -
     Raises:
         ConnectionError: The owner closed the connection, or does not have the key.
     """
-    theirs, mine = peer.recv(PROOF_BYTES, socket.MSG_WAITALL), secrets.token_bytes(PROOF_BYTES)
-    peer.sendall(GREETING.pack(mine, ticket, num_read, _prove(key, b"worker", theirs + mine, ticket)))
+    owner_nonce, worker_nonce = peer.recv(PROOF_BYTES, socket.MSG_WAITALL), secrets.token_bytes(PROOF_BYTES)
+    peer.sendall(
+        GREETING.pack(worker_nonce, ticket, num_read, _prove(key, b"worker", owner_nonce + worker_nonce, ticket))
+    )
     answer, fds, _, _ = socket.recv_fds(peer, WELCOME.size, MAX_FDS, socket.MSG_WAITALL)
     proof, num_known = WELCOME.unpack(answer) if len(answer) == WELCOME.size else (b"", 0)
-    if hmac.compare_digest(proof, _prove(key, b"owner", theirs + mine, ticket)):
+    if hmac.compare_digest(proof, _prove(key, b"owner", owner_nonce + worker_nonce, ticket)):
         return fds, num_known
     for fd in fds:
         os.close(fd)
@@ -134,12 +136,12 @@ class Listener:
     def _hear(self, peer: socket.socket, nonce: bytes) -> bool:
         self._forget(peer)
         try:
-            theirs, ticket, num_read, proof = GREETING.unpack(peer.recv(GREETING.size))
+            worker_nonce, ticket, num_read, proof = GREETING.unpack(peer.recv(GREETING.size))
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         except (OSError, struct.error):
             proof = b""
-        if proof and hmac.compare_digest(proof, _prove(self._key, b"worker", nonce + theirs, ticket)):
-            self._welcome(Greeting(ticket, num_read), peer, _prove(self._key, b"owner", nonce + theirs, ticket))
+        if proof and hmac.compare_digest(proof, _prove(self._key, b"worker", nonce + worker_nonce, ticket)):
+            self._welcome(Greeting(ticket, num_read), peer, _prove(self._key, b"owner", nonce + worker_nonce, ticket))
         else:
             peer.close()
         return False

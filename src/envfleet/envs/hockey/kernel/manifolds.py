@@ -202,18 +202,18 @@ def _cut(
     if not beyond_one * beyond_two < ZERO:
         return False, one, two
     share = beyond_one / (beyond_one - beyond_two)
-    seen = _FACE_ON_VERTEX + (one[2] & 56) + corner
-    cut = (one[0] + share * (two[0] - one[0]), one[1] + share * (two[1] - one[1]), seen)
+    feature = _FACE_ON_VERTEX + (one[2] & 56) + corner
+    cut = (one[0] + share * (two[0] - one[0]), one[1] + share * (two[1] - one[1]), feature)
     return True, one if beyond_one <= ZERO else two, cut
 
 
 def _keep(state: Any, pair: int, body: int, corner: Corner) -> None:
     """Add a point, given in the world, to the manifold; it moves with a body."""
-    x, y, seen = corner
+    x, y, feature = corner
     away_x, away_y = x - state.x[body], y - state.y[body]
     point = 2 * pair + state.num_points[pair]
     state.point_x[point], state.point_y[point] = _rotated_back(state, body, away_x, away_y)
     if state.is_face_b[pair]:
-        seen = (seen >> 3 & 7) + 8 * (seen & 7) + (_VERTEX_ON_FACE - (seen & _VERTEX_ON_FACE))
-    state.feature[point] = seen
+        feature = (feature >> 3 & 7) + 8 * (feature & 7) + (_VERTEX_ON_FACE - (feature & _VERTEX_ON_FACE))
+    state.feature[point] = feature
     state.num_points[pair] += 1

@@ -132,9 +132,9 @@ def _accelerate(state: Any, body: int) -> None:
     velocity_x = state.velocity_x[body] + STEP_S * (s.INVERSE_MASS[body] * state.force_x[body])
     velocity_y = state.velocity_y[body] + STEP_S * (s.INVERSE_MASS[body] * state.force_y[body])
     spin = state.spin[body] + (STEP_S * s.INVERSE_INERTIA[body]) * state.torque[body]
-    kept = max(ZERO, min(ONE - STEP_S * state.linear_damping[body], ONE))
-    state.velocity_x[body] = velocity_x * kept
-    state.velocity_y[body] = velocity_y * kept
+    damping = max(ZERO, min(ONE - STEP_S * state.linear_damping[body], ONE))
+    state.velocity_x[body] = velocity_x * damping
+    state.velocity_y[body] = velocity_y * damping
     state.spin[body] = spin * max(ZERO, min(ONE - STEP_S * state.angular_damping[body], ONE))
 
 

@@ -115,22 +115,22 @@ def see(state: Any, player: int, number: int) -> float:
     sign = -1.0 if player else 1.0
     body = (player if number < 6 else 1 - player) if number < 12 else PUCK
     quantity = number % 6
-    seen = 0.0
+    value = 0.0
     if number >= 16:
         if state.can_hold:
-            seen = float(state.holds[player if number == 16 else 1 - player])
+            value = float(state.holds[player if number == 16 else 1 - player])
     elif quantity == 0:
-        seen = sign * (np.float64(state.x[body]) - c.CENTER_X)
+        value = sign * (np.float64(state.x[body]) - c.CENTER_X)
     elif quantity == 1:
-        seen = sign * (np.float64(state.y[body]) - c.CENTER_Y)
+        value = sign * (np.float64(state.y[body]) - c.CENTER_Y)
     elif quantity == 2 and body != PUCK:
-        seen = np.float64(state.angle[body])
+        value = np.float64(state.angle[body])
     elif quantity == 5:
-        seen = np.float64(state.spin[body])
+        value = np.float64(state.spin[body])
     else:
         is_x = quantity == (2 if body == PUCK else 3)
-        seen = sign * np.float64(state.velocity_x[body] if is_x else state.velocity_y[body])
-    return seen
+        value = sign * np.float64(state.velocity_x[body] if is_x else state.velocity_y[body])
+    return value
 
 
 def _inform(state: Any) -> None:

@@ -99,10 +99,10 @@ class RayWorker:
         if self._reason:
             way = f"actor calls ({settled})" if settled else f"TCP (no shared memory: {self._reason})"
             where = f"node {ray.util.get_node_ip_address()}, {way}"
-            lifeline, theirs = socket.socketpair()
-            others.append(theirs)
+            lifeline, worker_end = socket.socketpair()
+            others.append(worker_end)
             control_link, data_link = self._links
-            fds = [theirs.fileno(), others[0].fileno()]
+            fds = [worker_end.fileno(), others[0].fileno()]
             self._process, line = start_far_worker(place, fds, shared or {}, data_link)
             Guard(Connection(first), control_link, self._process, line, lifeline).start()
         else:

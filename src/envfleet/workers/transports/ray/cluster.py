@@ -119,11 +119,11 @@ def _finds_running_cluster() -> bool:
     address = private.services.canonicalize_bootstrap_address(None)
     if address is None or _answers(address):
         return address is not None
-    asked = os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS")
     file = private.utils.get_ray_address_file(None)
-    source = file if asked in (None, "", "auto") else f"RAY_ADDRESS={asked}"
+    source = file if address in (None, "", "auto") else f"RAY_ADDRESS={address}"
     failure = f"no Ray cluster answers at {address}, the address in {source}"
-    if asked:
+    if address:
         raise EnvfleetError(
             f"{failure}: check that its head runs and can be reached from here, or unset RAY_ADDRESS"
             + (f" and delete {file}" if source == file else "")
@@ -200,16 +200,16 @@ def num_cpus() -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-def describe_request(asked: Mapping[str, Any]) -> str:
+def describe_request(resources: Mapping[str, Any]) -> str:
     """Return what an actor asks for."""
-    named = {"CPU": asked.get("num_cpus"), "GPU": asked.get("num_gpus"), "memory": asked.get("memory")}
-    words = _in_words({**named, **asked.get("resources", {})})
-    strategy = asked.get("scheduling_strategy")
+    named = {"CPU": resources.get("num_cpus"), "GPU": resources.get("num_gpus"), "memory": resources.get("memory")}
+    words = _in_words({**named, **resources.get("resources", {})})
+    strategy = resources.get("scheduling_strategy")
     if isinstance(strategy, PlacementGroupSchedulingStrategy):
         words += f", a place in {ray.util.placement_group_table(strategy.placement_group)}"
     elif strategy is not None:
         words += f", scheduling_strategy={getattr(strategy, '__dict__', strategy)}"
-    return words + (f", runtime_env={asked['runtime_env']}" if "runtime_env" in asked else "")
+    return words + (f", runtime_env={resources['runtime_env']}" if "runtime_env" in resources else "")
 
 
 def describe() -> str:
@@ -221,9 +221,9 @@ def describe() -> str:
 
 def _in_words(resources: Mapping[str, Any]) -> str:
     """Return resources in words, without Ray's own markers for nodes."""
-    found = [
+    amounts = [
         f"{amount / 2**30:.1f} GiB {name}" if "memory" in name else f"{amount:g} {name}"
         for name, amount in sorted(resources.items())
         if amount and not name.startswith("node:")
     ]
-    return ", ".join(found) or "nothing"
+    return ", ".join(amounts) or "nothing"

@@ -56,7 +56,7 @@ class RayHandle:
         self._due_s = 0.0  # when the answer to the start is waited for no longer
         self._asked_stack: Any = None
         self._nodes = cluster.nodes()
-        self._found: Started | None = None
+        self._report: Started | None = None
         self._heard_s = self._closed_s = math.inf  # no beat yet; not closed
         self._is_over, self._was_asked, self._how = False, False, ""
         self._exitcode: int | None = None
@@ -104,31 +104,31 @@ class RayHandle:
             return "Ray: " + " ".join(str(error).split())[-_MAX_WORDS:]  # the end says most
 
     def _get_started(self) -> Started | str:
-        if self._found is None:
+        if self._report is None:
             left_s = self._due_s - time.monotonic()
-            found = self._get(self._started, left_s) if self.has_connected else "not placed yet"
-            if not isinstance(found, Started):
-                return str(found)
-            self._found = found
-        return self._found
+            answer = self._get(self._started, left_s) if self.has_connected else "not placed yet"
+            if not isinstance(answer, Started):
+                return str(answer)
+            self._report = answer
+        return self._report
 
     @property
     def pid(self) -> int:
         """Process id of the worker on its node; 0 without a process."""
-        found = self._get_started()
-        return found.pid if isinstance(found, Started) else 0
+        answer = self._get_started()
+        return answer.pid if isinstance(answer, Started) else 0
 
     @property
     def niceness(self) -> int:
         """Niceness of the worker; 0 if it is unknown."""
-        found = self._get_started()
-        return found.niceness if isinstance(found, Started) else 0
+        answer = self._get_started()
+        return answer.niceness if isinstance(answer, Started) else 0
 
     @property
     def place(self) -> str:
         """Place of the worker."""
-        found = self._get_started()
-        return found.place if isinstance(found, Started) else found
+        answer = self._get_started()
+        return answer.place if isinstance(answer, Started) else answer
 
     def unanswered(self) -> list[Any]:
         """Return what Ray has to answer before the end of the worker can be explained; only once."""
@@ -140,11 +140,11 @@ class RayHandle:
         """Return the exit code of the worker, which has ended, or a description of its end."""
         if self._exitcode is not None:
             return self._exitcode, None
-        found = self._get(self._exit)
-        if isinstance(found, int):
-            self._exitcode = found
-            return found, None
-        reasons = [reason for reason in (self._how, str(found)) if reason]
+        answer = self._get(self._exit)
+        if isinstance(answer, int):
+            self._exitcode = answer
+            return answer, None
+        reasons = [reason for reason in (self._how, str(answer)) if reason]
         return None, f"was lost on {self.place} ({'; '.join(reasons)})"
 
     def has_started(self, timeout_s: float) -> bool:

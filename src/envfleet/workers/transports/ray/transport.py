@@ -65,14 +65,14 @@ def make_ray(options: Options, plans: Sequence[GroupPlan], shared: dict[str, Any
     Raises:
         InvalidArgument: `ray_options` has something unknown or impossible.
     """
-    given = dict(options.ray_options or {})
-    unknown = sorted(given.keys() - _OF_ACTORS - _OURS.keys())
+    actor_options = dict(options.ray_options or {})
+    unknown = sorted(actor_options.keys() - _OF_ACTORS - _OURS.keys())
     if unknown:
         raise InvalidArgument(
             f"ray_options has {unknown}, expected some of {sorted(_OF_ACTORS | _OURS.keys())}: check the spelling; a "
             "placement group goes into Ray's PlacementGroupSchedulingStrategy"
         )
-    shared_memory, limit_s, network_s, port = (given.pop(name, value) for name, value in _OURS.items())
+    shared_memory, limit_s, network_s, port = (actor_options.pop(name, value) for name, value in _OURS.items())
     progress_s = 0.0
     if limit_s is None:
         limit_s, progress_s = _PLACE_S + _PLACE_EACH_S * len(plans), _PLACE_S
@@ -80,11 +80,11 @@ def make_ray(options: Options, plans: Sequence[GroupPlan], shared: dict[str, Any
     check_seconds("ray_options['network_timeout_s']", network_s)
     ports = read_ports("ray_options['port']", port) if port else read_ports(_PORT, os.environ.get(_PORT, "0"))
     try:
-        ray.remote(RayWorker).options(**given)
+        ray.remote(RayWorker).options(**actor_options)
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"ray_options={given}: {error}: pass what Ray's actors take") from error
+        raise InvalidArgument(f"ray_options={actor_options}: {error}: pass what Ray's actors take") from error
     settings = Settings(limit_s, progress_s, shared_memory=shared_memory, timeout_s=network_s, ports=ports)
-    return RayTransport(plans, shared, given, settings)
+    return RayTransport(plans, shared, actor_options, settings)
 
 
 def read_ports(name: str, value: Any) -> range:
@@ -135,9 +135,10 @@ class RayTransport(ProcessTransport):
     """
 
     def __init__(
-        self, plans: Sequence[GroupPlan], shared: dict[str, Any], asked: dict[str, Any], settings: Settings
+        self, plans: Sequence[GroupPlan], shared: dict[str, Any], actor_options: dict[str, Any], settings: Settings
     ) -> None:
-        self._asked, self._limit_s, self._shared, self._settings = asked, settings.place_s, shared, settings
+        self._actor_options, self._shared = actor_options, shared
+        self._limit_s, self._settings = settings.place_s, settings
         self._held = contextlib.ExitStack()
         self._invited: dict[int, int] = {}  # workers that have yet to connect, by number
         self._numbers: dict[int, int] = {}  # of all workers; their connections have twice that as tickets, or one more
@@ -162,7 +163,7 @@ class RayTransport(ProcessTransport):
         """
         self._held.enter_context(cluster.cluster.held())
         self._session = cluster.session()
-        self._asked = {"num_cpus": 0 if cluster.cluster.is_own else 1, **self._asked}
+        self._actor_options = {"num_cpus": 0 if cluster.cluster.is_own else 1, **self._actor_options}
         self._listen()
         try:
             super().start(timeout_s)
@@ -195,7 +196,7 @@ class RayTransport(ProcessTransport):
         actor, self._actor = self._actor, None
         if actor is None:
             actor_class: Any = ray.remote(RayWorker)  # Ray types actors by what no remote call returns
-            actor = actor_class.options(**self._asked, max_concurrency=5, max_restarts=0).remote()
+            actor = actor_class.options(**self._actor_options, max_concurrency=5, max_restarts=0).remote()
         number, self._left_s = next(self._counter), self._limit_s
         self._invited[number] = self._numbers[number] = plan.worker
         control, data = (
@@ -211,15 +212,16 @@ class RayTransport(ProcessTransport):
             peer.close()
             return
         process, is_near = self.processes[worker], peer.family == socket.AF_UNIX
-        known = process.far.data if is_data and process.far is not None else None if is_data else process.control
-        answer, fds = WELCOME.pack(proof, known.num_read if known else 0), self._places[worker][1] if is_near else []
+        connection = process.far.data if is_data and process.far is not None else None if is_data else process.control
+        answer = WELCOME.pack(proof, connection.num_read if connection else 0)
+        fds = self._places[worker][1] if is_near else []
         with contextlib.suppress(OSError):  # if it is gone, that is noticed later
             if is_near:
                 socket.send_fds(peer, [answer], fds)
             else:
                 peer.send(answer)
-        if known is not None:
-            self._resume(process, known, peer, greeting.num_read)
+        if connection is not None:
+            self._resume(process, connection, peer, greeting.num_read)
         elif is_near:
             process.lifeline = peer
             self._poller.watch(process.sentinel, process.has_ended)
@@ -261,11 +263,11 @@ class RayTransport(ProcessTransport):
             self._poller.watch(process.far.data.fd, functools.partial(self._take_results, process.far))
             self._poller.watch(process.control.fd, functools.partial(self._hear, process))
 
-    def _resume(self, process: RayHandle, known: Connection, peer: socket.socket, num_confirmed: int) -> None:
+    def _resume(self, process: RayHandle, connection: Connection, peer: socket.socket, num_confirmed: int) -> None:
         """Continue on a new connection of a worker that is known."""
         self._forget(process)
         enable_keepalive(peer, self._settings.timeout_s)
-        known.resume(peer, num_confirmed)
+        connection.resume(peer, num_confirmed)
         process.hear()
         self._watch(process)
 
@@ -345,8 +347,9 @@ class RayTransport(ProcessTransport):
                     break
                 self._place_again(number)
         if left and (reason is not None or self._left_s <= 0):
-            asked, workers = cluster.describe_request(self._asked), [self._numbers[number] for number in left.values()]
-            raise WorkersUnplaced(workers, len(self._plans), self._limit_s, asked, cluster.describe(), reason)
+            resources = cluster.describe_request(self._actor_options)
+            workers = [self._numbers[number] for number in left.values()]
+            raise WorkersUnplaced(workers, len(self._plans), self._limit_s, resources, cluster.describe(), reason)
 
     def _place_again(self, number: int) -> None:
         """Have another actor placed, since the node of one has died before it could connect.
