@@ -42,12 +42,12 @@ def task_rates(page: str, num_envs: str = "8") -> dict[str, dict[str, float]]:
     """Return steps per second by MuJoCo task and library."""
     head, *rows = read_rows(page, "| task |")
     names = ["envfleet" if name == "native" else name for name in head[2:]]
-    found, task = dict[str, dict[str, float]](), ""
+    rates, task = dict[str, dict[str, float]](), ""
     for row in rows:
         task = row[0] or task
         if row[1] == num_envs:
-            found[task] = {name: float(cell.replace(",", "")) for name, cell in zip(names, row[2:], strict=True)}
-    return found
+            rates[task] = {name: float(cell.replace(",", "")) for name, cell in zip(names, row[2:], strict=True)}
+    return rates
 
 
 def draw_rates(rates: dict[str, dict[str, float]], path: Path) -> None:

@@ -32,13 +32,13 @@ def main() -> None:
     speeds: dict[int, list[float]] = {1: [], NUM_ENVS: []}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(TURNS):
-            for num_envs, found in speeds.items():
+            for num_envs, rates in speeds.items():
                 config = read_older("configs/curriculum_simple.json", num_envs)
                 config["training"] = config.get("training", {}) | CHANGES
                 result = train_single_run(config, folder, verbose=False, eval_num_games=10, num_envs=num_envs, **BUDGET)
-                found.append(result["steps_per_s"])
+                rates.append(result["steps_per_s"])
         check_run(result)
-    one, both = (statistics.median(found) for found in speeds.values())
+    one, both = (statistics.median(rates) for rates in speeds.values())
     print(
         f"speed-up: {both / one:.2f} x, {both:,.0f} transitions per second with {NUM_ENVS} games, {one:,.0f} with one "
         f"(medians of {TURNS} short runs each)"

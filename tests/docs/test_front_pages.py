@@ -66,7 +66,7 @@ def test_the_sizes_of_extras_are_those_of_the_installation_page() -> None:
     rows = [(row[0], row[1], row[2]) for row in headlines.read_rows(page, "| MB |")[1:]]
     sizes = {re.sub(r"envfleet\[?|\]", "", name): size for name, note, size in rows if "CUDA" not in note}
     table = headlines.read_rows(README.read_text(encoding="utf-8"), "| extra |")[1:]
-    given = [pair for row in table for pair in zip(row[1].split(";"), row[2].split(";"), strict=True)]
-    expected = [sizes.get(extra.strip(" `"), "–") for extra, _ in given]
-    assert [size.strip() for _, size in given] == expected
+    cells = [pair for row in table for pair in zip(row[1].split(";"), row[2].split(";"), strict=True)]
+    expected = [sizes.get(extra.strip(" `"), "–") for extra, _ in cells]
+    assert [size.strip() for _, size in cells] == expected
     assert "–" in expected  # `dev` is not measured

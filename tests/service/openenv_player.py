@@ -14,12 +14,12 @@ def main(url: str, actions: list[Any]) -> dict[str, Any]:
     with generic.GenericEnvClient(base_url=url).sync() as env:
         first = env.reset(seed=3, episode_id="mine")
         steps = [env.step({"action": action}) for action in actions]
-        told = {"state": env.state(), "first": vars(first), "steps": [vars(step) for step in steps]}
+        report = {"state": env.state(), "first": vars(first), "steps": [vars(step) for step in steps]}
         try:
             env.step({"action": "left"})
         except RuntimeError as error:
-            told["error"] = str(error)
-        return told
+            report["error"] = str(error)
+        return report
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from tests.service.serving import make_settings
 from tests.service.test_fleets import CARTPOLE, Process, process
-from tests.service.test_operations import told
+from tests.service.test_operations import panel_text
 from typer.testing import CliRunner, Result
 
 from envfleet.cli.app import app
@@ -270,13 +270,13 @@ def test_users_and_attempts_by_command(tmp_path: Path) -> None:
         ann = here.tokens.check(rows[0]["token"])
         attempt(here, ann, 2)
         twice = run("serve", "users", "create", "-", input="name\nann\n")
-        assert (twice.exit_code, "'ann' exist already" in told(twice)) == (2, True)
+        assert (twice.exit_code, "'ann' exist already" in panel_text(twice)) == (2, True)
         latin = tmp_path / "latin.csv"
         latin.write_bytes("name\nzoë\n".encode("latin-1"))
-        assert "is not UTF-8" in told(run("serve", "users", "create", str(latin)))
+        assert "is not UTF-8" in panel_text(run("serve", "users", "create", str(latin)))
         assert run("serve", "users", "edit", "ann", "--name", "Ann", "--max-live-envs", "9").exit_code == 0
         assert run("serve", "users", "edit", "Ann", "--max-live-envs", "none").exit_code == 0
-        assert "pass a number" in told(run("serve", "users", "edit", "Ann", "--max-live-envs", "few"))
+        assert "pass a number" in panel_text(run("serve", "users", "edit", "Ann", "--max-live-envs", "few"))
         again = run("token", "create", "Ann")
         assert again.stdout.startswith("ef_")
         assert "User 'Ann' exists: this is another token for it, next to 1 that stay valid" in again.stderr
@@ -290,7 +290,7 @@ def test_users_and_attempts_by_command(tmp_path: Path) -> None:
         assert run("serve", "users", "disable", "Ann").exit_code == 0
         assert "Ann" in run("serve", "users", "list").stdout
         assert run("serve", "users", "enable", "Ann").exit_code == 0
-        assert "is not disabled" in told(run("serve", "users", "delete", "Ann"))
+        assert "is not disabled" in panel_text(run("serve", "users", "delete", "Ann"))
         run("serve", "users", "disable", "Ann")
         assert run("serve", "users", "delete", "Ann").exit_code == 0
         assert "Ann" not in run("serve", "users", "list").stdout
@@ -298,7 +298,7 @@ def test_users_and_attempts_by_command(tmp_path: Path) -> None:
 
 def test_options_before_a_command_are_refused() -> None:
     refused = CliRunner().invoke(app, ["serve", "--database", "sqlite:///x.db", "users", "list"])
-    assert (refused.exit_code, "write its own options after its name" in told(refused)) == (2, True)
+    assert (refused.exit_code, "write its own options after its name" in panel_text(refused)) == (2, True)
 
 
 def test_a_table_of_users_may_have_a_single_column() -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
 from tests.service.test_fleets import CARTPOLE, Process, process
-from tests.service.test_operations import told
+from tests.service.test_operations import panel_text
 from tests.waiting import wait_until
 from typer.testing import CliRunner, Result
 
@@ -71,7 +71,7 @@ def test_a_backup_under_load_loses_no_finished_episode(tmp_path: Path) -> None:
                 wait_until(lambda target=target: sum(count for (count,) in counts) >= target)  # type: ignore[misc]  # bound above
                 before = sum(count for (count,) in counts)
                 result = run(settings.database, "backup", str(tmp_path / f"copy{k}.db"))
-                assert result.exit_code == 0, told(result)
+                assert result.exit_code == 0, panel_text(result)
                 copies.append((before, tmp_path / f"copy{k}.db", sum(count for (count,) in counts)))
         finally:
             stop.set()
@@ -99,9 +99,9 @@ def test_a_service_goes_on_from_a_restored_backup(tmp_path: Path) -> None:
         assert run(settings.database, "backup", str(tmp_path / "copy.db")).exit_code == 0
         expected = here.step(user, fleet, first["seq"], [0, 1, 0])
         refused = run(settings.database, "restore", str(tmp_path / "copy.db"))
-        assert (refused.exit_code, "exists: a running service may be using it" in told(refused)) == (2, True)
+        assert (refused.exit_code, "exists: a running service may be using it" in panel_text(refused)) == (2, True)
         again = run(settings.database, "backup", str(tmp_path / "copy.db"))
-        assert (again.exit_code, "pass the name of a new file" in told(again)) == (2, True)
+        assert (again.exit_code, "pass the name of a new file" in panel_text(again)) == (2, True)
     other = tmp_path / "other"
     other.mkdir()
     restored = make_settings(other)
@@ -131,19 +131,19 @@ def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
         ("torn.db", "torn.db is"),
     ):
         refused = run(target, "restore", str(tmp_path / name))
-        text = "".join(told(refused).split())  # as paths wrap at any letter
-        assert (refused.exit_code, message.replace(" ", "") in text) == (2, True), told(refused)
+        text = "".join(panel_text(refused).split())  # as paths wrap at any letter
+        assert (refused.exit_code, message.replace(" ", "") in text) == (2, True), panel_text(refused)
     assert not (tmp_path / "new.db").exists()
     shutil.move(tmp_path / "service.db", tmp_path / "old.db")
     (tmp_path / "service.db-wal").touch()
     refused = run(database, "restore", str(tmp_path / "copy.db"))
-    assert "service.db-walexists" in "".join(told(refused).split())  # whose path wraps
+    assert "service.db-walexists" in "".join(panel_text(refused).split())  # whose path wraps
 
 
 def test_postgres_has_a_backup_of_its_own(postgres_url: str, tmp_path: Path) -> None:
     for command, program in (("backup", "pg_dump --format=custom"), ("restore", "pg_restore --dbname=URL")):
         refused = run(postgres_url, command, str(tmp_path / "copy"))
-        assert (refused.exit_code, program in told(refused)) == (2, True), told(refused)
+        assert (refused.exit_code, program in panel_text(refused)) == (2, True), panel_text(refused)
 
 
 def test_episodes_of_training_are_kept_for_a_while_only(database: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from tests.service.serving import make_settings
 from tests.service.test_fleets import CARTPOLE, Process, process
-from tests.service.test_operations import told
+from tests.service.test_operations import panel_text
 from typer.testing import CliRunner, Result
 
 from envfleet.cli.app import app
@@ -130,9 +130,9 @@ def test_the_final_score_is_of_the_best_public_attempt(
     assert competitions.public_board(cup)[0]["score"] > 2.0
     clock[0] = CLOSES + 1.0
     final = {row["user"]: row["score"] for row in competitions.final_board(cup) or ()}
-    mine = [row for row in here.scores.all_attempts() if row["user"] == "picker"]
-    assert final["picker"] == max(mine, key=lambda row: row["public_score"])["final_score"]
-    assert final["picker"] < max(row["final_score"] for row in mine)
+    attempts = [row for row in here.scores.all_attempts() if row["user"] == "picker"]
+    assert final["picker"] == max(attempts, key=lambda row: row["public_score"])["final_score"]
+    assert final["picker"] < max(row["final_score"] for row in attempts)
 
 
 def test_the_leaderboard_of_the_environment_does_not_reveal_it(
@@ -301,7 +301,7 @@ def test_competitions_by_command(tmp_path: Path, clock: list[float]) -> None:
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["serve", "competitions", *arguments, "--database", settings.database])
 
-    assert "does not exist" in told(run("list"))
+    assert "does not exist" in panel_text(run("list"))
     with process(settings) as here:
         (tmp_path / "rules.txt").write_text("Keep it up.\n", encoding="utf-8")
         times = ("--opens", "2026-01-01", "--closes", "2036-12-24T18:00+02:00")
@@ -322,7 +322,7 @@ def test_competitions_by_command(tmp_path: Path, clock: list[float]) -> None:
             (("edit", "Cap", "--closes", "2037-01-01"), "'Cap' does not exist"),
         ):
             refused = run(*options)
-            assert (refused.exit_code, message in told(refused)) == (2, True), told(refused)
+            assert (refused.exit_code, message in panel_text(refused)) == (2, True), panel_text(refused)
         competitions.join(cup, number(here, "ann"), code=code, team="Owls")
         assert run("edit", "Cup", "--closes", "2035-01-01", "--max-team-size", "4").exit_code == 0
         assert run("members", "Cup").stdout.startswith("user,team,joined_at\nann,Owls,")

@@ -59,22 +59,22 @@ def test_the_client_of_openenv_plays_as_gymnasium_does(env: str, ann: Caller, se
     actions = [1, 1, 0, *[1] * 20]
     ran = play(address(ann, env), actions[:10])
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
+    report = json.loads(ran.stdout)
     local = gym.make("CartPole-v1")
     first, _ = local.reset(seed=3)
-    np.testing.assert_allclose(told["first"]["observation"]["observation"], first, rtol=1e-6)
-    assert (told["first"]["reward"], told["first"]["done"]) == (None, False)
-    for action, step in zip(actions[:10], told["steps"], strict=True):
+    np.testing.assert_allclose(report["first"]["observation"]["observation"], first, rtol=1e-6)
+    assert (report["first"]["reward"], report["first"]["done"]) == (None, False)
+    for action, step in zip(actions[:10], report["steps"], strict=True):
         observation, reward, terminated, truncated, _ = local.step(action)
         np.testing.assert_allclose(step["observation"]["observation"], observation, rtol=1e-5)
         assert (step["reward"], step["done"]) == (reward, terminated or truncated)
     local.close()
-    assert {name: told["state"][name] for name in ("episode_id", "step_count", "env")} == {
+    assert {name: report["state"][name] for name in ("episode_id", "step_count", "env")} == {
         "episode_id": "mine",
         "step_count": 10,
         "env": env,
     }
-    assert "the action is 'left', expected numbers" in told["error"]
+    assert "the action is 'left', expected numbers" in report["error"]
     wait_until(lambda: not open_fleets(service, ann), "the fleet is closed")
 
 

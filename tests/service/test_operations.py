@@ -145,7 +145,7 @@ def test_the_access_log_is_json_without_tokens(tmp_path: Path, capsys: pytest.Ca
     assert token not in text
 
 
-def told(result: Result) -> str:
+def panel_text(result: Result) -> str:
     """Return the text of a command's panel on one line."""
     return " ".join(result.stderr.replace("│", "").split())
 
@@ -170,10 +170,10 @@ def test_tokens_by_command(tmp_path: Path) -> None:
     assert token[:7] in listed
     assert token not in listed
     promoted = run("token", "create", "ann", "--role", "admin")
-    assert (promoted.exit_code, "user 'ann' has role='participant'" in told(promoted)) == (2, True)
+    assert (promoted.exit_code, "user 'ann' has role='participant'" in panel_text(promoted)) == (2, True)
     assert run("token", "revoke", "1").exit_code == 0
     revived = run("token", "rotate", "1")
-    assert (revived.exit_code, "token 1 was revoked" in told(revived)) == (2, True)
+    assert (revived.exit_code, "token 1 was revoked" in panel_text(revived)) == (2, True)
     missing = run("token", "revoke", "7")
     assert (missing.exit_code, "token id 7 does not exist" in missing.stderr) == (2, True)
     many = run("serve", "--workers", "2")

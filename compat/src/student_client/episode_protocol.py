@@ -67,12 +67,12 @@ class StudentLink:
         """
         response = self._link.send(method, path, is_repeatable=False, json=body, headers=self._headers)
         try:
-            found = response.json()
+            reply = response.json()
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            reply = None
+        if not isinstance(reply, dict):
             raise WireError(f"{method} {path} was answered with {response.text[:200]!r}, expected a JSON object")
-        return found
+        return reply
 
     def close(self) -> None:
         """Drop the connection. The service has no call for this; it closes what lies idle."""

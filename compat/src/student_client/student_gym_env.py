@@ -62,8 +62,8 @@ class StudentGymEnv(gym.Env[NDArray[np.float32], int]):
         """
         if not self._envs.get_active_count():
             raise ResetNeeded("step() after the end of the episode: call reset() first")
-        found = self._envs.step(np.array([int(action)]), step_size, return_all_states)
-        observations, rewards, terminated, truncated, infos = found
+        result = self._envs.step(np.array([int(action)]), step_size, return_all_states)
+        observations, rewards, terminated, truncated, infos = result
         self._total += float(rewards[0])
         info = {**infos[0], "total_reward": self._total}
         return observations[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), info

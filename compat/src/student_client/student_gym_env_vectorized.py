@@ -137,15 +137,15 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
             return np.zeros((0, NUM_SENSORS), np.float32), []
         if len(set(indices)) < len(indices) or not all(0 <= index < self.num_envs for index in indices):
             raise InvalidArgument(f"env_indices={indices}: pass different ones from 0 to {self.num_envs - 1}")
-        given = list(seeds) if seeds is not None else [None] * len(indices)
-        if self._is_ranked and any(seed is not None for seed in given):
-            raise InvalidArgument(f"seeds={given} in a ranked attempt: leave them out, the service draws them")
-        body = {"episode_ids": [self.episode_ids[index] for index in indices], "seeds": given}
+        episode_seeds = list(seeds) if seeds is not None else [None] * len(indices)
+        if self._is_ranked and any(seed is not None for seed in episode_seeds):
+            raise InvalidArgument(f"seeds={episode_seeds} in a ranked attempt: leave them out, the service draws them")
+        body = {"episode_ids": [self.episode_ids[index] for index in indices], "seeds": episode_seeds}
         reply = self._link.call("POST", "/episode/vectorized_reset", body)
-        found = _rows_of(reply, ("observations", "infos"), len(indices))
+        results = _rows_of(reply, ("observations", "infos"), len(indices))
         new_ids = reply.get("new_episode_ids") or [None] * len(indices)
         rows, infos, self.episode_ids = np.zeros((len(indices), NUM_SENSORS), np.float32), [], self.episode_ids.copy()
-        for k, (index, (observation, info)) in enumerate(zip(indices, found, strict=True)):
+        for k, (index, (observation, info)) in enumerate(zip(indices, results, strict=True)):
             self.episode_ids[index] = str(new_ids[k] or self.episode_ids[index])
             self._terminated[index], self._truncated[index] = not observation, False
             if observation:
@@ -176,17 +176,17 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         is_all = self._return_all_states if return_all_states is None else return_all_states
         flights = self.step_size if step_size is None else step_size
         flying = np.flatnonzero(~(self._terminated | self._truncated)).tolist()
-        asked = [
+        requests = [
             {"episode_id": self.episode_ids[index], "action": int(chosen[index]), "step_size": flights,
              "return_all_states": is_all}
             for index in flying
         ]  # fmt: skip
-        reply = self._link.call("POST", "/episode/vectorized_step", {"episode_actions": asked}) if asked else {}
+        reply = self._link.call("POST", "/episode/vectorized_step", {"episode_actions": requests}) if requests else {}
         blocks, rewards = [_block([])] * self.num_envs, np.zeros(self.num_envs)
         infos = [{"message": "the episode has ended: reset it", "episode_id": each} for each in self.episode_ids]
-        names = ("observations", "rewards", "terminateds", "truncateds", "infos") if asked else ()
-        for index, found in zip(flying, _rows_of(reply, names, len(flying)), strict=True):
-            rows, rewards[index], self._terminated[index], self._truncated[index], infos[index] = found
+        names = ("observations", "rewards", "terminateds", "truncateds", "infos") if requests else ()
+        for index, result in zip(flying, _rows_of(reply, names, len(flying)), strict=True):
+            rows, rewards[index], self._terminated[index], self._truncated[index], infos[index] = result
             blocks[index] = _block(rows)
         infos = [self._flagged(info, index) for index, info in enumerate(infos)]
         shown: Any = blocks

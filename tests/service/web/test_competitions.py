@@ -85,8 +85,8 @@ def test_a_team_takes_part_and_reads_the_final_scores(page: Page, service: Servi
     expect(page.get_by_text(f"ann {size['width']}, bob {size['width']}")).to_be_visible()
     sell_at_once(Caller(admin.http, users["ann"]))
     service.scores.boards.clear()
-    mine = page.get_by_role("row").filter(has_text="you")
-    expect(mine).to_contain_text(HOSTILE)  # the page updates itself
+    own_row = page.get_by_role("row").filter(has_text="you")
+    expect(own_row).to_contain_text(HOSTILE)  # the page updates itself
     check(page)
     close(service, cup)
     page.goto(f"/competitions/{cup}")

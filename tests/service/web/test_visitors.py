@@ -167,10 +167,10 @@ class Tags(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, str]] = []
+        self.pairs: list[tuple[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [(tag, name) for name, _ in attrs] or [(tag, "")]
+        self.pairs += [(tag, name) for name, _ in attrs] or [(tag, "")]
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_names_are_texts(visit: httpx.Client, service: Service, admin: Caller, n
         assert page.status_code == 200
         tags = Tags()
         tags.feed(page.text)
-        assert not [pair for pair in tags.found if pair[1].startswith("on") or pair == ("img", "onerror")]
-        assert sum(tag == "script" for tag, _ in tags.found) == (2 if path == "/" else 0)  # src and defer, of one
+        assert not [pair for pair in tags.pairs if pair[1].startswith("on") or pair == ("img", "onerror")]
+        assert sum(tag == "script" for tag, _ in tags.pairs) == (2 if path == "/" else 0)  # src and defer, of one
         assert ">49<" not in page.text
 
 

@@ -278,23 +278,23 @@ class Spoiling(gym.Env[Any, Any]):
 
 
 def test_infos_stay_as_they_were_returned(backend: Backend, autoreset_mode: AutoresetMode) -> None:
-    def told(infos: Any) -> list[Any]:
+    def texts_of(infos: Any) -> list[Any]:
         rows = [[infos[key][row] for row in range(2)] for key in ("set", "deque", "dataclass", "tensor")]
         return [[str(value) for value in row] for row in rows]
 
     kept, texts = [], []
     with backend([Spoiling] * 2, autoreset_mode=autoreset_mode) as fleet:
         kept.append(fleet.reset(seed=0)[1])
-        texts.append(told(kept[-1]))
+        texts.append(texts_of(kept[-1]))
         for _ in range(4):
             *_, ended, _, infos = fleet.step(np.zeros(2, int))
             if "final_info" in infos:
                 assert [len(value) for value in infos["final_info"]["set"]] == [len(infos["set"][0]) - 1] * 2
             kept.append(infos)
-            texts.append(told(infos))
+            texts.append(texts_of(infos))
             if autoreset_mode is AutoresetMode.DISABLED and ended.any():
                 fleet.reset(options={"reset_mask": ended})
-    assert [told(infos) for infos in kept] == texts
+    assert [texts_of(infos) for infos in kept] == texts
 
 
 def test_each_mask_is_an_array_of_its_own():

@@ -44,7 +44,7 @@ def check_counting(episodes: Any, cut: set[tuple[int, int]] = frozenset()) -> se
         episodes: The episodes.
         cut: Rows and numbers of those that did not reach their end.
     """
-    found = set()
+    played = set()
     for episode in episodes:
         row, number, _ = episode.observations[0].astype(int).tolist()
         length = len(episode.rewards)
@@ -58,6 +58,6 @@ def check_counting(episodes: Any, cut: set[tuple[int, int]] = frozenset()) -> se
         assert is_cut == (length < (3 * row + number) % 7 + 1)
         assert bool(episode.terminations[-1]) == (number % 2 == 1 and not is_cut)
         assert bool(episode.truncations[-1]) == (number % 2 == 0 or is_cut)
-        assert (row, number) not in found
-        found.add((row, number))
-    return found
+        assert (row, number) not in played
+        played.add((row, number))
+    return played

@@ -94,9 +94,9 @@ def test_every_step_of_every_episode(mode: Any, most_steps: int, tmp_path: Path,
         numbers = dict(zip(range(4), fleet.get_attr("episode"), strict=True))
         times = fleet.get_attr("t")
     cut = {(row, number) for row, number in numbers.items() if 0 < times[row] <= (3 * row + number) % 7}
-    found = check_counting(read(tmp_path / "counting"), cut)
+    played = check_counting(read(tmp_path / "counting"), cut)
     begun = {(row, number) for row, number in numbers.items() if times[row] > 0}
-    assert found == {(row, k) for row, number in numbers.items() for k in range(number)} | begun
+    assert played == {(row, k) for row, number in numbers.items() for k in range(number)} | begun
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -118,8 +118,8 @@ def test_partial_steps(mode: Any, tmp_path: Path, monkeypatch: Any) -> None:
     episodes = read(tmp_path / "counting")
     last = {(row, number) for row, number in enumerate(numbers)}
     cut = {key for key in last if key not in _finished(episodes)}
-    found = check_counting([one for one in episodes if len(one.rewards)], cut)
-    assert {(row, k) for row, number in enumerate(numbers) for k in range(number)} <= found
+    played = check_counting([one for one in episodes if len(one.rewards)], cut)
+    assert {(row, k) for row, number in enumerate(numbers) for k in range(number)} <= played
 
 
 def _finished(episodes: list[Any]) -> set[tuple[int, int]]:

@@ -47,14 +47,14 @@ class Wire:
     def __init__(self) -> None:
         # Only the known columns hold what a worker that died has left: new shared memory is zero.
         self.values = np.zeros((1 + MAX_COLUMNS, NUM_ENVS), np.int64)
-        self.given = np.zeros((1 + MAX_COLUMNS, NUM_ENVS), np.bool_)
-        self.reader = ColumnReader(self.values, self.given)
+        self.has_values = np.zeros((1 + MAX_COLUMNS, NUM_ENVS), np.bool_)
+        self.reader = ColumnReader(self.values, self.has_values)
         self.writers = [self.start(worker) for worker in range(len(SPANS))]
         self.mailed: SparseInfos = []
 
     def start(self, worker: int) -> ColumnWriter:
         rows = slice(SPANS[worker].start, SPANS[worker].stop)
-        writer = ColumnWriter(self.values[:, rows], self.given[:, rows])
+        writer = ColumnWriter(self.values[:, rows], self.has_values[:, rows])
         writer.learn(pickle.loads(pickle.dumps(self.reader.table)))
         return writer
 

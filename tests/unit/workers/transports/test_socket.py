@@ -39,12 +39,12 @@ class Owner:
         self.server = socket.create_server(("127.0.0.1", 0))
         self.address = self.server.getsockname()
         self.poller = Poller()
-        self.found: list[tuple[int, socket.socket]] = []
+        self.accepted: list[tuple[int, socket.socket]] = []
         self.listener = Listener(self.server, KEY, self.poller, self._welcome)
 
     def _welcome(self, greeting: Greeting, peer: socket.socket, proof: bytes) -> None:
         peer.send(WELCOME.pack(proof, 0))
-        self.found.append((greeting.ticket, peer))
+        self.accepted.append((greeting.ticket, peer))
 
     def serve_until(self, is_there: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -58,7 +58,7 @@ def owner() -> Iterator[Owner]:
     opened = Owner()
     yield opened
     opened.listener.close()
-    for _, peer in opened.found:
+    for _, peer in opened.accepted:
         peer.close()
 
 
@@ -85,10 +85,10 @@ class Worker(threading.Thread):
 
 def test_a_worker_with_the_key_is_accepted(owner: Owner) -> None:
     worker = Worker(owner.address)
-    owner.serve_until(lambda: bool(owner.found))
+    owner.serve_until(lambda: bool(owner.accepted))
     worker.close()
     assert worker.outcome == ([], 0)
-    assert [ticket for ticket, _ in owner.found] == [7]
+    assert [ticket for ticket, _ in owner.accepted] == [7]
 
 
 def test_a_worker_with_another_key_is_refused(owner: Owner) -> None:
@@ -96,7 +96,7 @@ def test_a_worker_with_another_key_is_refused(owner: Owner) -> None:
     owner.serve_until(lambda: not worker.is_alive())
     worker.close()
     assert isinstance(worker.outcome, ConnectionRefusedError)
-    assert owner.found == []
+    assert owner.accepted == []
 
 
 def test_worker_does_not_trust_an_owner_without_the_key() -> None:
@@ -124,12 +124,12 @@ def test_a_greeting_cannot_be_repeated(owner: Owner) -> None:
         return hear(peer, nonce)
 
     owner.listener._hear = spy  # type: ignore[method-assign]
-    owner.serve_until(lambda: bool(owner.found))
+    owner.serve_until(lambda: bool(owner.accepted))
     worker.close()
     with socket.create_connection(owner.address) as thief:
         thief.sendall(heard[0])
         owner.serve_until(lambda: len(heard) == 2)
-    assert len(owner.found) == 1
+    assert len(owner.accepted) == 1
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(10_000)], ids=["nothing", "http", "noise"])
@@ -138,10 +138,10 @@ def test_strangers_hold_up_nobody(owner: Owner, said: bytes) -> None:
         with contextlib.suppress(OSError):
             stranger.sendall(said)
         worker = Worker(owner.address)
-        owner.serve_until(lambda: bool(owner.found))
+        owner.serve_until(lambda: bool(owner.accepted))
         assert said or owner.listener._strangers  # which was not waited for until it was given up
         worker.close()
-    assert [ticket for ticket, _ in owner.found] == [7]
+    assert [ticket for ticket, _ in owner.accepted] == [7]
 
 
 def test_greeting_that_comes_in_two_parts(owner: Owner) -> None:
@@ -149,14 +149,14 @@ def test_greeting_that_comes_in_two_parts(owner: Owner) -> None:
         nonce: list[bytes] = []
         owner.serve_until(lambda: len(owner.listener._strangers) == 1)
         nonce.append(peer.recv(PROOF_BYTES, socket.MSG_WAITALL))
-        mine = secrets.token_bytes(PROOF_BYTES)
-        greeting = GREETING.pack(mine, 3, 0, transport._prove(KEY, b"worker", nonce[0] + mine, 3))
+        worker_nonce = secrets.token_bytes(PROOF_BYTES)
+        greeting = GREETING.pack(worker_nonce, 3, 0, transport._prove(KEY, b"worker", nonce[0] + worker_nonce, 3))
         peer.sendall(greeting[:20])
         for _ in range(3):
             owner.poller.sleep(0.02)
-        assert owner.found == []
+        assert owner.accepted == []
         peer.sendall(greeting[20:])
-        owner.serve_until(lambda: bool(owner.found))
+        owner.serve_until(lambda: bool(owner.accepted))
 
 
 def test_silent_peers_are_few(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_silent_peers_are_few(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> 
         owner.serve_until(lambda: _is_closed(peers[2]))
         assert len(owner.listener._strangers) == 3
         worker = Worker(owner.address)
-        owner.serve_until(lambda: bool(owner.found))
+        owner.serve_until(lambda: bool(owner.accepted))
         worker.close()
     finally:
         for peer in peers:
@@ -191,8 +191,8 @@ def test_descriptors_come_with_the_proof_over_a_unix_socket() -> None:
         thread.start()
         nonce = secrets.token_bytes(PROOF_BYTES)
         ours.sendall(nonce)
-        mine, ticket, _, _ = GREETING.unpack(ours.recv(GREETING.size, socket.MSG_WAITALL))
-        welcome = WELCOME.pack(transport._prove(KEY, b"owner", nonce + mine, ticket), 0)
+        worker_nonce, ticket, _, _ = GREETING.unpack(ours.recv(GREETING.size, socket.MSG_WAITALL))
+        welcome = WELCOME.pack(transport._prove(KEY, b"owner", nonce + worker_nonce, ticket), 0)
         socket.send_fds(ours, [welcome], [read_write[1]])
         thread.join(PATIENCE_S)
         os.write(got[0], b"hello")

@@ -151,66 +151,66 @@ def _phase(phase: Any, path: str, notes: list[str], left_out: set[str]) -> Any:
 
 
 def _opponent(opponent: dict[str, Any], path: str, notes: list[str], left_out: set[str]) -> dict[str, Any]:
-    found = _without({name: value for name, value in opponent.items() if value is not None}, left_out)
-    if found.get("checkpoint") == "latest":
-        del found["checkpoint"]
-    if found.get("type") in ("archive", "run_checkpoints"):
-        found["type"] = "snapshots"
-    if found.get("type") not in ("self_play", "snapshots"):  # other opponents have no such choice
-        found.pop("deterministic", None)
-    elif found.get("deterministic"):
+    options = _without({name: value for name, value in opponent.items() if value is not None}, left_out)
+    if options.get("checkpoint") == "latest":
+        del options["checkpoint"]
+    if options.get("type") in ("archive", "run_checkpoints"):
+        options["type"] = "snapshots"
+    if options.get("type") not in ("self_play", "snapshots"):  # other opponents have no such choice
+        options.pop("deterministic", None)
+    elif options.get("deterministic"):
         notes.append(f"{path}.deterministic was ignored there and counts here; leave it out for an opponent that draws")
-    elif found["type"] == "self_play" and "checkpoint" not in found:
+    elif options["type"] == "self_play" and "checkpoint" not in options:
         notes.append(
             f"{path} is the learner, which learns from both sides here, so a step counts as two transitions; "
             "training.learn_from_both_sides=false is as there"
         )
-    if isinstance(found.get("opponents"), list):
-        found["opponents"] = [
+    if isinstance(options.get("opponents"), list):
+        options["opponents"] = [
             _opponent(one, f"{path}.opponents[{place}]", notes, left_out) if isinstance(one, dict) else one
-            for place, one in enumerate(found["opponents"])
+            for place, one in enumerate(options["opponents"])
         ]
-    return found
+    return options
 
 
 def _learning(shared: dict[str, Any], agent: dict[str, Any], notes: list[str]) -> dict[str, dict[str, Any]]:
     """Return the sections `hyperparameters` and `agent`; values of the first override the agent's own."""
-    kind, given = agent.get("type"), agent.get("hyperparameters", {})
-    if not isinstance(kind, str) or not isinstance(given, dict):
+    kind, values = agent.get("type"), agent.get("hyperparameters", {})
+    if not isinstance(kind, str) or not isinstance(values, dict):
         return {}
     if kind == "DDQN_PER":
-        kind, given = "DDDQN", {"use_per": True} | given
+        kind, values = "DDDQN", {"use_per": True} | values
     if kind in _NAMES:
         absent = _absent("hyperparameters", _SHARED_DEFAULTS, shared)
         shared = _SHARED_DEFAULTS | shared
         notes += [
-            f"agent.hyperparameters.{name}={given[name]} gives way to hyperparameters.{name}={value}, as there"
+            f"agent.hyperparameters.{name}={values[name]} gives way to hyperparameters.{name}={value}, as there"
             for name, value in shared.items()
-            if given.get(name, value) != value
+            if values.get(name, value) != value
         ]
-        given = {name: value for name, value in given.items() if name not in _SHARED_DEFAULTS}
+        values = {name: value for name, value in values.items() if name not in _SHARED_DEFAULTS}
         defaults = _DEFAULTS.get(kind, {})
-        absent += _absent("agent.hyperparameters", defaults, given)
-        given = defaults | given
+        absent += _absent("agent.hyperparameters", defaults, values)
+        values = defaults | values
         if absent:
             notes.append(f"absent keys have the defaults of that pipeline: {', '.join(absent)}")
-    return {"hyperparameters": shared, "agent": {**agent, "type": kind, "hyperparameters": _renamed(kind, given)}}
+    return {"hyperparameters": shared, "agent": {**agent, "type": kind, "hyperparameters": _renamed(kind, values)}}
 
 
 def _absent(path: str, defaults: dict[str, Any], section: dict[str, Any]) -> list[str]:
     return [f"{path}.{name}={value}" for name, value in defaults.items() if name not in section]
 
 
-def _renamed(kind: str, given: dict[str, Any]) -> dict[str, Any]:
+def _renamed(kind: str, old: dict[str, Any]) -> dict[str, Any]:
     names = _COMMON | _NAMES.get(kind, {})
-    found: dict[str, Any] = {}
-    for name, value in given.items():
+    hyperparameters: dict[str, Any] = {}
+    for name, value in old.items():
         if name == "noise" and value in [*_COLORS]:
-            found["noise_exponent"] = _COLORS[value]
+            hyperparameters["noise_exponent"] = _COLORS[value]
         elif name == "target_update_freq":
-            found |= {"target_period": value, "target_tau": 1.0}
+            hyperparameters |= {"target_period": value, "target_tau": 1.0}
         elif names.get(name) == "hidden" and isinstance(value, int):
-            found["hidden"] = [value, value]
+            hyperparameters["hidden"] = [value, value]
         elif name not in _ALWAYS_SO or value != _ALWAYS_SO[name]:
-            found[names.get(name, name)] = value
-    return found
+            hyperparameters[names.get(name, name)] = value
+    return hyperparameters
