@@ -43,7 +43,7 @@ def compare_fleets(
     Args:
         session: Session of the case.
         workloads: Built-in workloads, or ids of environments.
-        sizes: Numbers of sub-environments, where `SIZES` has none.
+        sizes: Numbers of sub-environments of workloads that are not in `SIZES`.
         backends: Backends of envfleet.
         loops: Numbers of busy loops that run next to the contenders.
         threads: Numbers of threads of more native fleets; 0 for none.

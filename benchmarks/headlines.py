@@ -22,7 +22,7 @@ _COLORS = {"envfleet": "#d55e00", "EnvPool": "#0072b2", "SyncVectorEnv": "#99999
 
 
 def read_rows(page: str, heading: str) -> list[list[str]]:
-    """Return the cells of the first table whose head contains a text, without the line below the head."""
+    """Return the cells of the first table with a text in its head, without the line below the head."""
     start = next(match.start() for match in re.finditer(r"^\|.*$", page, re.MULTILINE) if heading in match[0])
     lines = page[start:].split("\n\n", maxsplit=1)[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]]]

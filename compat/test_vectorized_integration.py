@@ -58,7 +58,7 @@ def check_games() -> None:
     verify(
         observations.shape == others.shape == (NUM_ENVS, 18), f"{NUM_ENVS} games are stepped and seen from both sides"
     )
-    verify(bool((ended > 0).all()), "a game that ends is reset while the other one goes on")
+    verify(bool((ended > 0).all()), "a game that ends is reset while the other one continues")
 
 
 def check_run(result: dict[str, Any]) -> None:

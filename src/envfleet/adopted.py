@@ -97,7 +97,7 @@ class AdoptedEngine(Engine):
         self._episodes.shape_rewards(self.traits.reward_shape)
         self._observations: Any = None
         self._finals: Any = None
-        self._sent: Any = None  # a Batch from `send` to `collect`, if the vector environment has no `recv`
+        self._sent: Any = None  # a Batch from `send` to `collect`, for vector environments without `recv`
         self._ready: Any = None  # a Batch that was received, but not handed out yet
         self._num_sent = 0  # sub-environments that were sent and not received
         self._is_inside = False  # in a step or reset, which an exception cuts short
@@ -163,7 +163,7 @@ class AdoptedEngine(Engine):
         return observations
 
     def send(self, actions: Any, rows: Rows | None = None) -> None:
-        """Start to step `rows`, or all; without a `recv` of its own, the vector environment steps here."""
+        """Start to step `rows`, or all; a vector environment without `recv` is stepped here."""
         if not self._has_recv:
             self._sent = Batch(*self.step(actions), np.arange(self.traits.num_envs))
             return

@@ -10,7 +10,7 @@ def html_table(rows: Iterable[Sequence[object]], headings: Sequence[str] = (), t
     """Return a table; everything is escaped.
 
     Args:
-        rows: Cells of each row, whose `str` is shown.
+        rows: Cells of each row, shown as `str(cell)`.
         headings: Headings of the columns.
         title: Line above the table.
 

@@ -210,7 +210,7 @@ def connect(
     patience_s: float = 120.0,
     **options: Any,
 ) -> Fleet:
-    """Make a fleet whose sub-environments run on a service (`envfleet serve`); it is used like any other fleet.
+    """Make a fleet with sub-environments on a service (`envfleet serve`); it is used like any other fleet.
 
     Args:
         url: URL of the service; several services share the sub-environments evenly and work at the same time.
@@ -227,7 +227,7 @@ def connect(
         batch_size: Rows that `recv` waits for; all by default.
         record_episodes: Add the return and length of each episode to `infos["episode"]` on its last step.
         resume: Continue the open fleet of this user that was made by the same arguments, such as that of a client that
-            was killed; a new fleet if there is none. The first `recv` returns the result of the last step, or of the
+            was killed; otherwise make a new one. The first `recv` returns the result of the last step, or of the
             last reset with zero rewards.
         fleet_id: Id of the fleet to continue, as `envfleet status` shows it; implies `resume`.
         timeout_s: Timeout of a request in seconds, after which it is sent again. A repeated step is executed once.

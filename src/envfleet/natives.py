@@ -94,7 +94,7 @@ def _missing_packages() -> str | None:
 
 
 def _find_task(spec: EnvSpec, env_kwargs: dict[str, Any]) -> Native | str:
-    """Return the task that equals a MuJoCo environment of Gymnasium, or the reason why there is none."""
+    """Return the task that equals a MuJoCo environment of Gymnasium, or the reason for using the original."""
     if (reason := _missing_packages()) is not None:
         return reason
     if spec.additional_wrappers:

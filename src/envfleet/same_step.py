@@ -61,10 +61,10 @@ class SameStepVectorEnv(VectorWrapper):
     Gymnasium's `final_obs` and `final_info`.
 
     Args:
-        env: Vector environment with next-step autoreset whose `reset` takes a `reset_mask`.
+        env: Vector environment with next-step autoreset and a `reset` that takes a `reset_mask`.
 
     Raises:
-        InvalidArgument: Observations have no fixed shapes.
+        InvalidArgument: Observations vary in shape.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -96,7 +96,7 @@ class SameStepVectorEnv(VectorWrapper):
     def _reset_rows(
         self, rows: NDArray[np.int64], observations: Any, infos: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset ended rows; return the observations and infos of the step with those of the reset in their place."""
+        """Reset ended rows; return observations and infos with those of the reset in these rows."""
         count, layout = self.num_envs, self._layout
         finals, is_ended = np.full(count, None, object), np.zeros(count, np.bool_)
         leaves = [np.array(leaf) for leaf in layout.apart(observations)]

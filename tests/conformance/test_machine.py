@@ -190,7 +190,9 @@ class FleetMachine(RuleBasedStateMachine):
         seeds = [int(rng.integers(99)) if is_seeded and rng.random() < 0.7 else None for _ in self.everyone]
         results = dict(zip(indices, self.model.reset(indices, [seeds[index] for index in indices]), strict=True))
         observations, infos = self.fleet.reset(seed=seeds, options={"reset_mask": np.isin(self.everyone, indices)})
-        if self.mode is not AutoresetMode.SAME_STEP or not self.traits.has_partial_steps:  # whose last one was final
+        if (
+            self.mode is not AutoresetMode.SAME_STEP or not self.traits.has_partial_steps
+        ):  # SAME_STEP may show a final observation here
             np.testing.assert_array_equal(observations, self.show())
         self.keep(observations)
         self.compare_infos([results[index][1] if index in results else {} for index in self.everyone], infos)

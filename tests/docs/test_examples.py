@@ -77,7 +77,7 @@ def script_of(blocks: list[Block]) -> str:
 
 
 def outputs_of(blocks: list[Block]) -> list[str | None]:
-    """Return the documented output of each Python block, `None` where there is none."""
+    """Return the documented output of each Python block, or `None`."""
     outputs: list[str | None] = []
     for block, following in zip(blocks, [*blocks[1:], Block("", 0, [])], strict=True):
         if block.info == "python":

@@ -1,4 +1,4 @@
-"""An episode whose worker was lost ends once, with the last observation that was returned, and is reset once."""
+"""After the loss of its worker, an episode ends once, with the last returned observation, and is reset once."""
 
 from __future__ import annotations
 

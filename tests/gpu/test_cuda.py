@@ -1,4 +1,4 @@
-"""Kernels on a real CUDA device; skipped where there is none (the simulator's tests run everywhere)."""
+"""Kernels on a real CUDA device; skipped without one (the simulator's tests run everywhere)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ENV_FNS = [functools.partial(InfoEnv, "numbers", index, length=3 + index % 3) fo
 
 @pytest.fixture
 def through_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Any, Proxy]]]:
-    """Make a fleet whose workers reach the driver through a proxy; return both."""
+    """Return a fleet with workers that reach the driver through a proxy, and the proxy."""
     proxies: list[Proxy] = []
     fleets: list[Any] = []
     listen = RayTransport._listen

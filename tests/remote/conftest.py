@@ -74,7 +74,7 @@ def say_busy(request: httpx.Request, ask: Callable[[], httpx.Response]) -> Answe
 
 
 def use_httpx(link: Any) -> None:
-    """Have a link make all its calls by httpx, whose transport tests replace."""
+    """Let a link make all its calls by httpx, because tests replace its transport."""
     if link._hot is not None:
         link._hot.close()
         link._hot = None

@@ -14,13 +14,13 @@ core = load("openenv.core.env_server")
 
 
 class Push(core.Action):  # type: ignore[name-defined]  # the package is imported at run time
-    """Which way to push the cart."""
+    """Direction to push the cart."""
 
     direction: int = Field(ge=0, le=1)
 
 
 class Seen(core.Observation):  # type: ignore[name-defined]
-    """Where cart and pole are."""
+    """Positions and velocities of cart and pole."""
 
     numbers: list[float] = Field(min_length=4, max_length=4)
 

@@ -28,7 +28,7 @@ SESSIONS = 4
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The address of a server of `openenv-core` with CartPole, in a process of its own."""
+    """Return the address of a server of `openenv-core` with CartPole, in another process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

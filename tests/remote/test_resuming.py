@@ -1,4 +1,4 @@
-"""Fleets whose client was killed: another one continues or closes them."""
+"""Fleets of killed clients: another client continues or closes them."""
 
 from __future__ import annotations
 

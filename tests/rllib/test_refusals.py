@@ -1,4 +1,4 @@
-"""What packing does not support is refused by `validate()`, before anything starts."""
+"""`validate()` rejects everything that packing does not support, before anything starts."""
 
 from __future__ import annotations
 

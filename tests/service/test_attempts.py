@@ -107,7 +107,7 @@ def test_an_attempt_that_is_left_has_no_score(here: Process) -> None:
         for _ in range(2):
             reply = here.step(picker, fleet, reply["seq"], [0] * num_envs)
         here.fleets.close_fleet(picker.user_id, fleet)
-    # Where all have begun, unfinished ones count with the penalty; where not, there is no score.
+    # Unfinished episodes count with the penalty if all have begun; otherwise the attempt is without a score.
     left = here.scores.attempts(picker.user_id)
     assert left[1]["score"] is None
     assert left[1]["ended_at"] is not None
@@ -142,7 +142,7 @@ def test_an_autoreset_start_cannot_be_thrown_away(here: Process) -> None:
 
 
 def test_a_picker_of_episodes_gains_nothing(here: Process) -> None:
-    """Whoever leaves each unlucky episode as soon as it can be seen ends far below those who play."""
+    """A user that abandons each unlucky episode early scores far below one that plays all of them."""
     picker, honest = here.user("picker"), here.user("honest")
     play(here, honest)
     before = scores(here)["honest"]
@@ -186,7 +186,7 @@ def test_attempts_of_a_day_are_limited(tmp_path: Path, luck: None, database: str
         with pytest.raises(QuotaSpent, match="all 3 attempts of today"):
             left.create(ann, LUCK, 1, "ranked")
         right.create(bob, LUCK, 1, "ranked")
-        left.create(ann, LUCK, 1)  # training goes on
+        left.create(ann, LUCK, 1)  # training is still allowed
         fleet = left.scores.attempts(ann.user_id)[0]["fleet_id"]
         reply = left.reset(ann, fleet)
         for _ in range(12):

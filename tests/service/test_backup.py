@@ -43,7 +43,7 @@ def count_episodes(file: Path) -> int:
 
 
 def play_until(caller: Caller, stop: threading.Event, ended: list[int]) -> None:
-    """Play one-step episodes; `ended` counts those whose end was answered."""
+    """Play one-step episodes; `ended` counts those with an answer to their end."""
     fleet = caller.create(num_envs=4, autoreset_mode="SAME_STEP")
     reply = caller.call(f"/fleets/{fleet}/reset", seq=0)
     while not stop.is_set():
@@ -137,7 +137,7 @@ def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
     shutil.move(tmp_path / "service.db", tmp_path / "old.db")
     (tmp_path / "service.db-wal").touch()
     refused = run(database, "restore", str(tmp_path / "copy.db"))
-    assert "service.db-walexists" in "".join(panel_text(refused).split())  # whose path wraps
+    assert "service.db-walexists" in "".join(panel_text(refused).split())  # because the path wraps
 
 
 def test_postgres_has_a_backup_of_its_own(postgres_url: str, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_the_leaderboard_of_the_environment_does_not_reveal_it(
     competitions.join(cup, number(here, "ann"))
     attempt(here, "ann", 5.0, 7.0, begin=OPENS - 20.0)  # before it
     attempt(here, "ann", 50.0, 70.0)
-    attempt(here, "bob", 50.0, 70.0)  # who takes no part
+    attempt(here, "bob", 50.0, 70.0)  # not a member
     assert shown(here.scores.board(CARTPOLE)) == [(1, "bob", 60.0), (2, "ann", 6.0)]
     clock[0] = CLOSES + 1.0
     assert shown(here.scores.board(CARTPOLE)) == [(1, "ann", 60.0), (1, "bob", 60.0)]

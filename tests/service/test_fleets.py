@@ -284,7 +284,7 @@ def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -
         fleet = here.create(user)
         entries: list[tuple[JournalEntry, Future[None]]] = [
             (JournalEntry(events=[{"fleet_id": fleet, "seq": seq, "key": b"k", "body": b""}]), Future())
-            for seq in (0, 0, 2**70, 1)  # the third is more than SQLite's driver takes: its error is none of SQL's
+            for seq in (0, 0, 2**70, 1)  # SQLite's driver rejects the third number with an error that is not SQL's
         ]
         here.journal._commit_all(entries)  # as one, when they wait at the same time
         results = [future.exception() for _, future in entries]

@@ -118,7 +118,7 @@ def test_kernels_send_the_infos_that_they_declare(tmp_path: Path) -> None:
 def test_a_service_rejects_at_its_start_what_it_cannot_host(
     tmp_path: Path, offer: Callable[..., Offer], cls: type[Telling], cause: str
 ) -> None:
-    """Participants saw an error for each fleet instead, and whoever had started the service none."""
+    """Participants saw an error for each fleet instead, and the operator saw none."""
     offer(cls)
     database = f"sqlite:///{tmp_path / 'service.db'}"
     result = CliRunner().invoke(app, ["serve", "--env", ENV, "--backend", "serial", "--database", database])

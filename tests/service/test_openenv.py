@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def play(url: str, actions: list[Any]) -> subprocess.CompletedProcess[str]:
-    """Play an environment by the client of `openenv-core`, in a process of its own."""
+    """Play an environment by the client of `openenv-core`, in another process."""
     command = [sys.executable, "-m", "tests.service.openenv_player", url, json.dumps(actions)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 

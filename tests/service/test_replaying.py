@@ -1,4 +1,4 @@
-"""Fleets that are brought back after their code changed, or whose environments draw unseeded numbers."""
+"""Fleets that are restored after their code changed, or that draw unseeded numbers."""
 
 from __future__ import annotations
 

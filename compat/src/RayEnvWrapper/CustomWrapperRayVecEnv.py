@@ -16,8 +16,8 @@ class WrapperRayVecEnv(FleetVecEnv):
     """Environments on Ray workers as one Stable-Baselines3 `VecEnv`.
 
     Sub-environment `i` runs on worker `i // per_worker_env`. `reset()` returns the observations, `step(actions)`
-    observations, rewards, dones and infos; sub-environments whose episode ended are reset in the same step. `get_attr`,
-    `set_attr`, `env_method`, `env_is_wrapped` and `seed` are those of `VecEnv`; `close` ends the workers.
+    observations, rewards, dones and infos; after the end of an episode its sub-environment is reset in the same step.
+    `get_attr`, `set_attr`, `env_method`, `env_is_wrapped` and `seed` are those of `VecEnv`; `close` ends the workers.
 
     Args:
         make_env: Makes a sub-environment, of Gymnasium or of the old `gym`, and seeds it with the number it is given.

@@ -15,13 +15,13 @@ _log = logging.getLogger("envfleet.student")
 
 
 class StudentLink:
-    """Calls to the service. They have no keys, so only what was surely not carried out is asked again.
+    """Calls to the service. They lack keys, so only calls that certainly were not carried out are repeated.
 
     What is `None` is read from the environment, then from a file `.env`.
 
     Args:
         server_url: Where it is; `SERVER_URL`, else the port of `envfleet serve` on this machine.
-        user_token: Whose calls; `USER_TOKEN` or `ENVFLEET_TOKEN`.
+        user_token: Token of the user; `USER_TOKEN` or `ENVFLEET_TOKEN` by default.
         timeout: Seconds to wait for an answer.
         patience_s: Seconds to ask again what was not carried out.
 
@@ -30,7 +30,7 @@ class StudentLink:
         token: The user's.
 
     Raises:
-        InvalidArgument: There is no token.
+        InvalidArgument: The token is missing.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class StudentLink:
         self._link = ServiceLink(self.url, None, timeout_s=timeout, patience_s=patience_s, api="/api/v1")
 
     def open_session(self, session_id: str | None = None) -> str:
-        """Name the session of all further calls, a new one if there is no id, and return its id."""
+        """Set the session of all further calls, by default a new one, and return its id."""
         latest = str(self.call("GET", "/version").get("latest_version", CLIENT_VERSION))
         if latest != CLIENT_VERSION:
             _log.warning("the service speaks version %s of its protocol, this client %s", latest, CLIENT_VERSION)
@@ -63,7 +63,7 @@ class StudentLink:
         Raises:
             ServiceUnreachable: No answer; it is unknown whether the call was carried out.
             ServiceRefused: The service refused. Also as `InvalidArgument`.
-            WireError: The answer is no JSON object.
+            WireError: The answer is not a JSON object.
         """
         response = self._link.send(method, path, is_repeatable=False, json=body, headers=self._headers)
         try:
@@ -75,5 +75,5 @@ class StudentLink:
         return reply
 
     def close(self) -> None:
-        """Drop the connection. The service has no call for this; it closes what lies idle."""
+        """Drop the connection. The service closes idle sessions; its protocol lacks a call for this."""
         self._link.close()

@@ -25,7 +25,7 @@ def get_leaderboard_score(
     """Return the figures of a user's best ranked attempt.
 
     Args:
-        user_token: Whose; `USER_TOKEN` of the environment or of a file `.env` if not given.
+        user_token: Token of the user; by default `USER_TOKEN` of the environment or of a file `.env`.
         server_url: Where the service is; `SERVER_URL` if not given, else port 8001 of this machine.
         limit: Ignored: all episodes of an attempt count.
         return_dataframe: True to return a `pandas.DataFrame` of one row; otherwise a dict is returned.

@@ -50,7 +50,7 @@ def plot_rewards(
 
     Args:
         rewards: One for each step.
-        actions: Likewise.
+        actions: One for each step.
         figsize: Inches.
         title: Above the picture.
 

@@ -24,8 +24,8 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
     """Several engines of a service, stepped together.
 
     No `gymnasium.vector.VectorEnv`: observations of a step are a list, one array per engine, since blocks of flights
-    that end early are shorter; infos are a list of dicts. Engines whose episode has ended are not stepped: their rows
-    are empty, their rewards 0, until `reset_specific_envs` or `reset`.
+    that end early are shorter; infos are a list of dicts. Engines are not stepped after the end of their episode:
+    their rows are empty, their rewards 0, until `reset_specific_envs` or `reset`.
 
     Args:
         server_url: Where the service is; `SERVER_URL` of the environment or of a file `.env` if not given, else port
@@ -37,7 +37,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         step_size: Flights per decision.
         max_steps_per_episode: Decisions, at most.
         return_all_states: True if steps return all rows of a block; otherwise they return the last row only.
-        session_id: Of a session that goes on; a new one is made else.
+        session_id: Id of a session to continue; by default a new one is created.
         ranked: Whether this is a ranked attempt: its episodes count for the scoreboard, and the service draws their
             seeds. Each engine plays its share of the attempt; a reset then leaves it ended, so that the attempt is
             complete when `get_active_count()` is 0.
@@ -94,7 +94,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         self._terminated, self._truncated = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
 
     def get_terminated_env_indices(self) -> list[int]:
-        """Engines whose episode has ended, by sale, failure or time, and that await a reset."""
+        """Return the engines that await a reset after a sale, a failure or the time limit."""
         ended: list[int] = np.flatnonzero(self._terminated | self._truncated).tolist()
         return ended
 

@@ -63,8 +63,8 @@ class OldInfos(VectorWrapper):
     def _rename(self, infos: dict[str, Any], ended: Any) -> dict[str, Any]:
         if "final_obs" not in infos:
             raise InvalidArgument(
-                "an episode ended without infos['final_obs']: make the fleet without final_infos=False, whose last "
-                "observations OldInfos reports"
+                "an episode ended without infos['final_obs']: make the fleet without final_infos=False, because "
+                "OldInfos reports those observations"
             )
         old = {name: value for name, value in infos.items() if name.lstrip("_") not in {"final_obs", "episode"}}
         old["final_observation"], old["_final_observation"] = infos["final_obs"], ended

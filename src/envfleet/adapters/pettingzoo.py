@@ -41,7 +41,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         agent_names: Agents of one game, in order.
 
     Raises:
-        InvalidArgument: The agents' spaces have no fixed shape.
+        InvalidArgument: The spaces of the agents vary in shape.
     """
 
     def __init__(self, games: Fleet, *, record_episodes: bool = False) -> None:
@@ -78,7 +78,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
             **make_kwargs: Options of `envfleet.make`: `backend`, `workers`, `autoreset_mode`, ….
 
         Raises:
-            InvalidArgument: An option is invalid, or the agents' spaces have no fixed shape.
+            InvalidArgument: An option is invalid, or the spaces of the agents vary in shape.
             SubEnvError: `make_env` raised.
         """
         games = make(functools.partial(ParallelGame, make_env), num_games, **make_kwargs)

@@ -117,7 +117,7 @@ class ParallelGame(gym.Env[Any, Any]):
         return hasattr(self, name) or hasattr(self._inner, name)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Return an attribute of this wrapper or, if it has none of that name, of the game."""
+        """Return an attribute of this wrapper or, if it is missing here, of the game."""
         return getattr(self if hasattr(self, name) else self._inner, name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:

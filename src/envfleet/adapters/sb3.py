@@ -77,7 +77,7 @@ class FleetVecEnv(VecEnv):
 
     Attributes:
         fleet: The fleet, for methods that `VecEnv` does not have: `stats()`, `stacks()`, `plan`, …
-        spec: Specification of the sub-environments; `None` if they have none.
+        spec: Specification of the sub-environments, or `None`.
 
     Raises:
         InvalidArgument: An argument is invalid, or the fleet has another autoreset mode, device or vector rewards.
@@ -290,7 +290,7 @@ class FleetVecEnv(VecEnv):
             indices: Sub-environments: an int, several, or `None` for all.
 
         Returns:
-            One bool for each; True for `Monitor`, whose infos this class adds.
+            One bool for each; True for `Monitor`, because this class adds its infos.
         """
         if wrapper_class is Monitor or not self._has_objects:
             return [wrapper_class is Monitor] * len(self._chosen(indices))

@@ -42,8 +42,8 @@ def export_policy(agent: Agent[Any], path: str | Path) -> None:
     """Write the deterministic policy of an agent to a file that runs without envfleet.
 
     The inputs are the arrays of a batch of observations in the dtypes of the space, `(N, …)`: one named `observation`,
-    or one per part of a Dict or Tuple space. ONNX names a part by its path, such as `camera.image`; TorchScript has no
-    names and takes the parts in the order of the space. The output is `action`, `(N, …)`.
+    or one per part of a Dict or Tuple space. ONNX names a part by its path, such as `camera.image`; TorchScript
+    takes the parts by position, in the order of the space. The output is `action`, `(N, …)`.
 
     Args:
         agent: Agent to export.

@@ -16,7 +16,7 @@ class Random:
     """Generators of an agent; acting and learning have separate ones, as both can run at the same time.
 
     Args:
-        seed: Seed whose children seed the generators.
+        seed: Seed; its children seed the generators.
         device: Device of the torch generator.
 
     Attributes:

@@ -127,7 +127,7 @@ class SAC(ContinuousAgent[SACConfig]):
     def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> list[CompiledCall]:
         actor, critics = self._layers
         steps = self._actor_optimizer.next_step(actor), self._critic_optimizer.next_step(critics)
-        temperature = self._temperature_optimizer.next_step(actor)  # has no layers: any table has the right type
+        temperature = self._temperature_optimizer.next_step(actor)  # without layers, any table has the right type
         target_critics = self._target_buffer.values
         settings = _Settings(self.config.target_tau, self._target_entropy)
         arguments = (batch, (noises[0], noises[1]), *steps, target_critics, temperature, settings, self._work)

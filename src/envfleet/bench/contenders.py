@@ -130,7 +130,7 @@ class VectorRunner:
         envs.reset(**reset)
 
     def step(self, actions: Any) -> int:
-        """Step once; rows whose episode had ended are resets and are not counted."""
+        """Step once and return the number of transitions; resets of ended rows are not counted."""
         _, _, terminated, truncated, _ = self._envs.step(actions)
         transitions = self._num_envs - self._ended
         if self._has_reset_rows:

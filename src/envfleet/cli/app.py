@@ -164,7 +164,7 @@ def doctor(
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     json_file: JsonFile = None,
 ) -> None:
-    """Report why a fleet of ENV is no faster, and what to change."""
+    """Report what limits the speed of a fleet of ENV, and what to change."""
     from envfleet.bench.doctor import examine
     from envfleet.bench.findings import diagnose, show_diagnosis
     from envfleet.bench.results import figures_json

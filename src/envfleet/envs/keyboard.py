@@ -33,7 +33,7 @@ def require_display() -> None:
     """Check that a window would be visible; without a display SDL silently draws to an invisible one.
 
     Raises:
-        InvalidArgument: There is no display, and no SDL variable selects an invisible driver.
+        InvalidArgument: The machine lacks a display, and no SDL variable selects an invisible driver.
     """
     pygame = load_pygame()
     is_open = pygame.display.get_init()
@@ -60,7 +60,7 @@ def pressed_keys(keys: Iterable[int]) -> list[int]:
     """Return the keys (pygame's codes) that are pressed in the window, in the given order.
 
     Raises:
-        InvalidArgument: The window is not open yet, or there is no display.
+        InvalidArgument: The window is not open yet, or the machine lacks a display.
     """
     pygame = load_pygame()
     if not pygame.display.get_init():
@@ -79,7 +79,7 @@ class Keyboard:
 
     Args:
         env: Environment of the game. As in Gymnasium, its `get_keys_to_action()` returns actions by keys: pygame's
-            codes, a letter, or a tuple of those; `()` is no key.
+            codes, a letter, or a tuple of those; `()` means that no key is pressed.
         name: Name of the environment, for the error.
 
     Raises:
@@ -100,10 +100,10 @@ class Keyboard:
             )
 
     def act(self, observation: Any) -> Any:
-        """Return the action of the pressed keys; that of no key if the combination has no action.
+        """Return the action of the pressed keys; for unknown combinations, the action without keys.
 
         Raises:
-            InvalidArgument: The window is not open yet, or there is no display.
+            InvalidArgument: The window is not open yet, or the machine lacks a display.
         """
         return self._actions.get(frozenset(pressed_keys(self._known)), self._actions[frozenset()])
 

@@ -11,7 +11,7 @@ Solution. Episodes are numbered and reset one by one with their own seeds, and a
 that a crash cut short are played again from the same seed. Policies act on blocks of a fixed number of rows, and the
 row of an episode in its block depends on the number of the episode only.
 
-What remains. A policy that draws random numbers of its own, or an environment that ignores its seed, differs anyway.
+What remains. Results still differ if the policy draws random numbers, or the environment ignores its seed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class EpisodeSchedule:
     def assign(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Assign the next episodes to sub-environments that are free or have finished one.
 
-        An episode whose row in batches is taken by a running one waits for that row.
+        An episode waits while a running one occupies its row of the block.
 
         Returns:
             Sub-environments that received an episode.

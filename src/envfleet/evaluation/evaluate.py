@@ -59,9 +59,9 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
     """Play whole episodes without exploration and return their results.
 
     Episode `i` starts from `seeds[i]` and is played to its end, whatever the backend and `num_envs`, and however slow
-    others are. An episode whose environment or worker fails is played again from the same seed, until the fleet's
+    others are. If its environment or worker fails, an episode is played again from the same seed, until the fleet's
     `max_restarts` are used up; fleets made here have `on_failure="restart"`. Results differ only if the policy draws
-    random numbers of its own, or the environment ignores its seed.
+    random numbers, or the environment ignores its seed.
 
     Args:
         policy: `"random"`; the path of a saved agent or of a run; a function of a batch of observations; or an object
@@ -205,7 +205,7 @@ class Records:
 
     @property
     def missing(self) -> list[int]:
-        """Numbers of the episodes that have no result yet."""
+        """Numbers of the episodes without a result."""
         return [number for number in range(len(self._plan.seeds)) if number not in self._episodes]
 
     @property
@@ -300,7 +300,7 @@ def play_episodes(
     repeat_failed: bool,
     progress: Progress | None = None,
 ) -> None:
-    """Play the episodes that have no result yet, and add their results."""
+    """Play the episodes without a result, and add their results."""
     fleet.engine.traits.refuse_vector_rewards("an evaluation")
     schedule = EpisodeSchedule(results.missing, fleet.num_envs, block_rows=block_rows, tasks=plan.task_of)
     acting = read_policy(policy, fleet.single_action_space)

@@ -30,7 +30,7 @@ def read_policy(policy: AnyPolicy, action_space: spaces.Space[Any]) -> Policy:
         action_space: Action space of one sub-environment.
 
     Raises:
-        InvalidArgument: It has none of the forms, or the file is not a saved agent.
+        InvalidArgument: Its form is unknown, or the file is not a saved agent.
         MissingDependency: A saved agent needs torch, which is not installed.
     """
     if isinstance(policy, str) and policy == "random":

@@ -24,7 +24,7 @@ class TaskEnv(gym.Env[Any, Any]):
 
     Args:
         builders: Builders of the tasks.
-        first: Task to begin with, whose spaces all tasks must have.
+        first: Task to begin with; all others must have its spaces.
     """
 
     def __init__(self, builders: Sequence[EnvBuilder], first: int) -> None:

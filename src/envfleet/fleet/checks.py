@@ -142,7 +142,7 @@ def check_rows(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int)
 
 
 def check_reward_shape(reward: Any, shape: tuple[int, ...]) -> None:
-    """Check the reward of an environment whose rewards are vectors, because NumPy would broadcast other shapes.
+    """Check the shape of a vector reward, because NumPy would broadcast other shapes.
 
     Raises:
         InvalidArgument: `reward` has another shape.

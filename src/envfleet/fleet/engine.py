@@ -85,7 +85,7 @@ class Traits:
         has_stacks: True if `stacks` can return Python stacks.
         has_rollouts: True if the engine implements `rollout`; else the fleet calls `step` in a loop.
         attempt_episodes: Number of episodes of the ranked attempt that this is, if it is one.
-        pending_rows: Rows whose last result is returned by the first `recv`, in a fleet that continues another one.
+        pending_rows: In a fleet that continues another one, rows that the first `recv` returns.
         is_bound_to_process: True if a fork of this process must not use the engine.
     """
 

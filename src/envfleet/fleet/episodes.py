@@ -8,7 +8,7 @@ operation each (1 µs), even in steps in which nothing ends. Indexing arrays wit
 much.
 
 Solution. A length is the difference of two counts of steps, so that a step of all rows is one increment. Flags are
-searched as bytes. Rows whose episodes end or begin are handled one by one through memory views. The episodes that ended
+searched as bytes. Beginnings and ends of episodes are handled row by row through memory views. The episodes that ended
 become arrays only on request.
 
 What remains. Kernels count in compiled code, by the same rules (`tests/conformance`).
@@ -92,7 +92,7 @@ class EpisodeStats:
         autoreset_mode: Time of the reset after the end of an episode.
 
     Attributes:
-        over: Rows whose episodes have ended and await a reset.
+        over: Rows that await a reset after the end of an episode.
     """
 
     def __init__(self, num_envs: int, autoreset_mode: AutoresetMode) -> None:

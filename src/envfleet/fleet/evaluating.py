@@ -56,7 +56,7 @@ def read_policy(policy: Any) -> Any:
     """Return the function from batched observations to actions of a policy.
 
     Raises:
-        InvalidArgument: It is no policy.
+        InvalidArgument: It is not a policy.
     """
     if hasattr(policy, "act_batch"):
         return lambda observations: policy.act_batch(observations, deterministic=True)

@@ -192,13 +192,13 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """Play whole episodes with a policy, the same number (or one more) in each sub-environment.
 
         With a ranked fleet of a service (`connect(..., mode="ranked")`) this is exactly its attempt. The fleet is reset
-        first; a policy with a method `begin` gets the mask of rows whose episode begins, bool `(num_envs,)`.
+        first; a policy with a method `begin` gets the mask of beginning episodes, bool `(num_envs,)`.
 
         Args:
             policy: Function of batched observations that returns actions, or an object with
                 `act_batch(observations, deterministic=True)` (an agent) or `predict(observations, deterministic=True)`
                 (a model of Stable-Baselines3).
-            episodes: Number of episodes; not needed with a ranked fleet, whose attempt has its own.
+            episodes: Number of episodes; not needed with a ranked fleet.
 
         Returns:
             Their returns, float64 `(episodes,)`.
@@ -216,7 +216,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             env_indices: Sub-environments to step, in the order of `actions`; all by default.
 
         Raises:
-            InvalidArgument: Actions or indices are invalid, or the engine has no partial steps; nothing was sent.
+            InvalidArgument: Actions or indices are invalid, or the engine steps all rows at once; nothing was sent.
             CallPending: Steps of some of them are pending already.
         """
         with self._calls.hold("send()", Lifecycle.READY, Lifecycle.PENDING):
@@ -384,7 +384,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     @property
     def terminated_indices(self) -> list[int]:
-        """Sub-environments whose episode has ended (terminated or truncated) and that await a reset."""
+        """Sub-environments that await a reset after the end of an episode (terminated or truncated)."""
         indices: list[int] = np.flatnonzero(self.engine.episodes().ended).tolist()
         return indices
 
@@ -397,7 +397,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
     def final_observations(self) -> Any:
         """Last observations of the episodes that ended in the last step (`SAME_STEP`), batched.
 
-        Only rows whose episode ended are meaningful.
+        Other rows are meaningless.
         """
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             raise InvalidArgument(

@@ -153,7 +153,7 @@ class _DictNode(SpaceNode):
         num_parts = len(writers)
 
         def write(row: int, value: Any) -> None:
-            # A plain dict with the same number of keys that contains all of ours has no others.
+            # A plain dict with all of our keys and the same number of keys cannot contain others.
             if type(value) is not dict or len(value) != num_parts:
                 self._check_keys(value, OBSERVATION)
             try:
@@ -314,7 +314,7 @@ class SpaceLayout:
         return self._root.writer(arrays, objects)
 
     def buffers(self, arrays: Arrays) -> list[memoryview] | None:
-        """Return one buffer per row; assigning to it is faster than `writer`. `None` if the space has no such buffers.
+        """Return one buffer per row; assigning to it is faster than `writer`. `None` for other spaces.
 
         An assignment raises one of `MISFIT` for a value that `writer` has to store or reject.
         """

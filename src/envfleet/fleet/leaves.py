@@ -112,7 +112,7 @@ class Leaf:
         path: Keys and indices that lead to it from the space; `()` is the space itself.
         shape: Shape of one value.
         dtype: Dtype of the values.
-        space: Space of the values, whose range is checked.
+        space: Space of the values; its bounds are checked.
     """
 
     path: Path
@@ -277,7 +277,7 @@ def _as_array(value: Any, leaf: Leaf, wording: Wording) -> NDArray[Any]:
         array = np.asarray(value)
         is_free = not array.size or (array.dtype.kind == "i" and leaf.dtype.kind in "iu")
         if is_free and isinstance(value, _UNTYPED):
-            # Python's own ints have no dtype, so any that are in range will do; nor has an empty list.
+            # Python's ints and empty lists lack a dtype, so any ints in range are accepted.
             return np.asarray(value, dtype=leaf.dtype)
     except Exception as error:  # whatever `__array__` of a stranger's type raises
         tensor = "; for a torch tensor pass .detach().cpu().numpy()" if hasattr(value, "detach") else ""

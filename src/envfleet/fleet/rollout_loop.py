@@ -42,7 +42,7 @@ def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, 
         policy: `"random"`, actions `(T, N, …)`, or a function of a batch of observations that returns actions.
         num_steps: T.
         seed: Seed of random actions.
-        out: Earlier rollout of the same shape, whose arrays are overwritten.
+        out: Earlier rollout of the same shape; its arrays are overwritten.
     """
     traits = engine.traits
     count, seed = check_rollout(traits.autoreset_mode, num_steps, seed, out)

@@ -60,7 +60,7 @@ class RolloutRecorder:
         return map_arrays(self.columns["observations"], lambda array: array[self.num_steps])
 
     def reserve(self, columns: Mapping[str, Any]) -> None:
-        """Allocate the arrays of columns that have none yet.
+        """Allocate the missing arrays of columns.
 
         Args:
             columns: Values of one step by name, `(rows, …)`, nested or not.
@@ -127,7 +127,7 @@ class RolloutRecorder:
         """Mark the last step of running episodes as truncated; return the rows of these episodes.
 
         Args:
-            rows: Sub-environments; those without a step, or whose episode ended in it, are ignored.
+            rows: Sub-environments; those without a step, or with an episode that ended in it, are ignored.
         """
         if not self.num_steps:  # their last step lies in a rollout that was taken
             return rows[:0]

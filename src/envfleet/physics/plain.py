@@ -69,7 +69,7 @@ def rehearse(spec: TaskSpec) -> bool:
         KernelError: A function raised; names the function and the line.
     """
     env = PlainTask(spec)
-    actions = copy.deepcopy(spec.action.space)  # whose own draws are the user's
+    actions = copy.deepcopy(spec.action.space)  # a copy, because the user may draw from the original
     actions.seed(0)
     try:
         with np.errstate(all="ignore"):

@@ -270,7 +270,7 @@ class Simulations:
         return failed == 0
 
     def errors(self) -> dict[int, str]:
-        """Return the messages of simulations whose last call raised an error, by index."""
+        """Return the messages of simulations that failed in the last call, by index."""
         status = self._view(self._library.mjb_status(self._batch), (self._num_sims,), np.int32)
         rows = np.flatnonzero(status).tolist()
         return {row: self._library.mjb_error(self._batch, row).decode() for row in rows}

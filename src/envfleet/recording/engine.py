@@ -18,7 +18,7 @@ from envfleet.recording.episodes import EpisodeCutter
 
 
 class RecordingEngine(EngineWrapper):
-    """Engine whose steps are recorded.
+    """Engine that records the steps of another engine.
 
     Args:
         engine: Engine of a fleet.

@@ -64,7 +64,7 @@ class EpisodeCutter:
         traits: Traits of the fleet.
         layouts: Layouts of observations and of actions.
         write: Function that is called with each episode; a row is ready for the next one before the call.
-        ended: Rows whose episodes have ended and await a reset, bool `(N,)`.
+        ended: Rows that await a reset after the end of an episode, bool `(N,)`.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class EpisodeCutter:
             self._end(row, times[row], is_truncated=True)
 
     def send(self, actions: Leaves, rows: Array | None) -> None:
-        """Keep the actions of a step whose results arrive later."""
+        """Keep the actions of a step until its results arrive."""
         for array, leaf in zip(self._sent, actions, strict=True):
             array[slice(None) if rows is None else rows] = leaf
 
@@ -153,7 +153,7 @@ class EpisodeCutter:
             truncated: Ends by truncation, bool `(B,)`.
             find_finals: Function that returns the last observations of ended episodes by their indices among the B
                 rows, nested; called in `SAME_STEP` only.
-            failed: Rows whose environment failed, bool `(B,)`: their last step is not a transition.
+            failed: Rows with a failed environment, bool `(B,)`: their last step is not a transition.
             rows: The B rows; `None` for all.
         """
         leaves = self._layouts[0].apart(observations)

@@ -32,7 +32,7 @@ def record(
     which an environment failed (`on_failure="restart"`) is left out.
 
     Args:
-        fleet: Any fleet whose observations and actions have a fixed shape, with arrays in host memory. Transforms are
+        fleet: Any fleet with observations and actions of a fixed shape and arrays in host memory. Transforms are
             part of what is recorded.
         path: Folder of the dataset, which must not exist. It appears when the recording is closed; a program that is
             killed leaves a hidden folder next to it. With `MINARI_DATASETS_PATH/id` as its path,

@@ -84,7 +84,7 @@ def connect_engine(
 
 
 def _find_fleet(link: ServiceLink, request: Mapping[str, Any], resume: bool | str) -> Any:
-    """Return the description of the fleet to continue, with its last call; `None` if there is none.
+    """Return the description of the fleet to continue, with its last call, or `None`.
 
     Raises:
         InvalidArgument: The fleet with this id was made by other arguments, or several were made by these.

@@ -81,7 +81,7 @@ class HotConnection:
             connect_s: Timeout of connecting.
 
         Raises:
-            httpx.RequestError: There is no answer.
+            httpx.RequestError: The service does not answer.
         """
         if not _PATH.fullmatch(path) or not self._turn.acquire(blocking=False):
             return None

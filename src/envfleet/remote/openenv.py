@@ -81,7 +81,7 @@ class OpenEnv(gym.Env[Any, Any]):
             reply = json.loads(self._socket.recv(self._timeout_s))
             answer, content = reply["type"], reply["data"]
         except (OSError, WebSocketException) as error:
-            self._open.close()  # or the next call would get this one's reply
+            self._open.close()  # otherwise the next call would get this reply
             raise ServiceUnreachable(f"{self._url} did not answer a {kind}: {error!r}") from error
         except (ValueError, TypeError, KeyError) as error:
             raise WireError(f"{self._url} did not answer a {kind} as OpenEnv does: {error!r}") from error

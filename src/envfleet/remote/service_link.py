@@ -76,7 +76,7 @@ class ServiceLink:
         self._hot = HotConnection(whole, {**headers, **_PACKED}) if HotConnection.is_possible(whole) else None
 
     def post(self, path: str, body: bytes, *, patience_s: float | None = None) -> Any:
-        """Make a call whose body has a key, so that it may be repeated.
+        """Make a call that has a key in its body, so that it may be repeated.
 
         Args:
             path: Below the prefix.

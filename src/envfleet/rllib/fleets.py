@@ -38,7 +38,7 @@ def independent_seed(seed: int) -> int:
 
 
 class SeededFleet(VectorWrapper):
-    """A fleet whose seeds do not overlap with those of other EnvRunners; see `independent_seed`."""
+    """A fleet with seeds that do not overlap with those of other EnvRunners; see `independent_seed`."""
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset the fleet; an integer seed is first turned into an independent one."""

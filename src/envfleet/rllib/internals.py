@@ -14,7 +14,7 @@ from envfleet.errors import MissingDependency
 
 try:
     # Configuration and registration.
-    from ray.rllib.algorithms.algorithm_config import NotProvided  # tells "not given" from None
+    from ray.rllib.algorithms.algorithm_config import NotProvided  # distinguishes "not given" from None
     from ray.rllib.algorithms.ppo.ppo import (  # names of the losses that minibatches in parts log as one
         LEARNER_RESULTS_KL_KEY,
         LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
@@ -84,7 +84,7 @@ MEMBERS: dict[type, dict[str, str]] = {
     },
     PPOTorchLearner: {
         "_update": "overridden: passes large minibatches in parts",
-        "_optimizer_parameters": "optimizers whose gradients are cleared",
+        "_optimizer_parameters": "optimizers with gradients to clear",
         "_grad_scalers": "mixed precision is left to RLlib",
         "_torch_compile_complete_update": "compiled updates are left to RLlib",
         "_params": "parameters by name, for postprocessing of gradients",

@@ -33,9 +33,10 @@ _MEANS = (
 class PackedPPOLearner(PPOTorchLearner):
     """RLlib's PPO learner for batches of 100,000 samples and more.
 
-    A minibatch larger than `rows_per_pass` passes the network in parts, whose gradients are added up: activations stay
-    in the processor's cache and take the memory of one part. The update is the same except for rounding. Logged losses,
-    entropy and KL are those of the whole minibatch; the explained variance is the mean over the parts.
+    A minibatch larger than `rows_per_pass` passes the network in parts, and the learner sums their gradients:
+    activations stay in the processor's cache and take the memory of one part. The update is the same except for
+    rounding. Logged losses, entropy and KL are those of the whole minibatch; the explained variance is the mean over
+    the parts.
 
     Dense layers and their activations are fused (`FusedSequential`). A batch of one minibatch is not shuffled, since
     that would only change the order of a sum.

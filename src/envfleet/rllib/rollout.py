@@ -59,7 +59,7 @@ class PackedRollout:
 
     @functools.cached_property
     def cut_episodes(self) -> RolloutEpisodes:
-        """Truncated episodes whose last observations are not in `columns`."""
+        """Truncated episodes with last observations that are not in `columns`."""
         episodes = self.rollout.episodes
         is_cut = ~self.rollout.terminated[episodes.steps, episodes.env_indices] & self.hides_ends
         return episodes.select(is_cut)

@@ -58,7 +58,7 @@ class Gate:
             return
         begun, status = time.perf_counter(), 500
         http_scope = scope
-        if scope["method"] == "HEAD":  # a GET whose body the web server leaves out
+        if scope["method"] == "HEAD":  # answered like GET; the web server omits the body
             scope = {**scope, "method": "GET"}
         body = Body(scope, receive, self._room, patience_s=self._patience_s)
 

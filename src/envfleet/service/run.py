@@ -41,7 +41,7 @@ def run(settings: Settings, *, host: str, port: int, workers: int, tell: Callabl
         host: Address to listen on.
         port: 0 for any that is free.
         workers: Processes.
-        tell: Prints.
+        tell: Function that prints a line.
 
     Raises:
         InvalidArgument: Address or database cannot be used, or an environment cannot be hosted.

@@ -81,8 +81,8 @@ IS_ORDERED = platform.machine() in ("x86_64", "AMD64")
 def make_fence() -> Callable[[], None]:
     """Return a full memory fence for the calling thread.
 
-    Python has no fence instruction, but releasing and then acquiring a lock is one: memory accesses may move into a
-    locked region, never out of it. The reverse order would not be a fence.
+    Python lacks a fence instruction, but releasing and then acquiring a lock acts as one: memory accesses may move
+    into a locked region, never out of it. The reverse order would not be a fence.
     """
     lock = threading.Lock()
     lock.acquire()

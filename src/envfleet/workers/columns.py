@@ -8,7 +8,7 @@ would have to be sent again by every successor, and to match replies that are co
 
 Solution. The owner learns one `Table` for the whole fleet from infos that arrive by mail, and publishes it:
 
-- *columns*: one per key, for numbers of exactly the first type, or for constants if there was no number yet;
+- *columns*: one per key, for numbers of exactly the first type, or for constants until the first number;
 - *layouts*: the keys of an info, in their order, numbered from 1;
 - *constants*: strings, enum members and similar values that occurred twice, numbered from 1.
 

@@ -475,7 +475,7 @@ def _describe_rows(episodes: EpisodeStats, seeds: Sequence[int | None], rows: ra
 
 @functools.cache
 def _open_at_exit() -> weakref.WeakSet[WorkersEngine]:
-    """Return a set of engines whose sub-environments are closed when the interpreter exits.
+    """Return the set of engines that close their sub-environments when the interpreter exits.
 
     First called after the first finalizer was made, and thus before all finalizers at exit, which end workers at once.
     """

@@ -97,7 +97,7 @@ class EpisodeLog:
         return [actions[row] for actions in steps if isinstance(actions, list) or row in actions]
 
     def record(self, row: int, builder: EnvBuilder, verb: str, error: BaseException, env_index: int) -> bytes | str:
-        """Return a pickled replay record of a row's episode, or the reason why there is none."""
+        """Return a pickled replay record of a row's episode, or the reason why it cannot be written."""
         origin, actions = self._origins[row], self.actions_of(row)
         if origin is None:
             return "the beginning of its episode is unknown, as after set_state()"

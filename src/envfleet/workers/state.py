@@ -101,7 +101,7 @@ def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
 
 
 def rng_state_of(env: gym.Env[Any, Any]) -> Any:
-    """Return the state of a sub-environment's generator, or `None` if it has none yet."""
+    """Return the state of a sub-environment's generator, or `None` before its first use."""
     rng = getattr(env.unwrapped, "_np_random", None)
     return None if rng is None else rng.bit_generator.state
 

@@ -62,7 +62,7 @@ class StepInfos:
 
         Args:
             sparse: Infos sent by mail, by row of the call.
-            ended: Rows of the call whose episodes ended; `None` if there are none.
+            ended: Rows of the call with an episode that ended; `None` without such rows.
             rows: Sub-environments of the call; `None` for all.
             has_columns: True if workers have written numbers.
         """

@@ -48,7 +48,7 @@ class Transport(ABC):
 
     @abstractmethod
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
-        """Allocate the arrays and return all rows; workers map theirs when they are told to attach."""
+        """Allocate the arrays and return all rows; workers map theirs on the request to attach."""
 
     @abstractmethod
     def ring(self, worker: int) -> None:

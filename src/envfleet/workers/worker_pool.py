@@ -89,7 +89,7 @@ class WorkerPool:
     # ------------------------------------------------------------------------------------------- asking, waiting
 
     def ask(self, workers: Sequence[int], verb: Verb, generation: int = 0) -> int:
-        """Send a request, whose arguments are in the arrays and the mail, to workers; return its value of `ASKED`."""
+        """Send workers a request with its arguments in the arrays and the mail; return its value of `ASKED`."""
         if verb < Verb.RESET and self.waiter.spin_policy is not None:
             self.waiter.spin_policy.next_step(time.perf_counter_ns())
         self._number += 1

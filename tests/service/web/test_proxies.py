@@ -213,7 +213,7 @@ def test_people_sign_in_behind_a_bare_proxy_pass(
 
 
 def test_forms_of_other_sites_are_refused_behind_a_proxy(http: httpx.Client, ann: Caller) -> None:
-    """Where the host's name is lost, the origin must be that of the page where the session began."""
+    """If the proxy loses the host's name, the origin must be that of the page where the session began."""
     ours, foreign = {"Origin": f"http://{NAME}"}, {"Origin": "http://elsewhere.example"}
     with httpx.Client(base_url=http.base_url, timeout=PATIENCE_S) as visit:
         form = {"token": ann.token}

@@ -55,7 +55,7 @@ def play(envs: Any, num_steps: int) -> tuple[list[tuple[float, int]], list[Any]]
 
 @pytest.mark.parametrize("kind", ["serial", "process", "SyncVectorEnv", "SyncVectorEnv, same step"])
 def test_scripts_read_episodes_and_last_observations(kind: str) -> None:
-    """What a script reads equals what stepping the environments one by one gives."""
+    """A script reads the same values as a loop that steps the environments one by one."""
     envs = OldInfos(make_vector_env(kind))
     logged, replayed = play(envs, 60)
     envs.close()

@@ -19,7 +19,7 @@ class Walk(gym.Env[Any, Any]):
     Args:
         once: File that does not exist; the sub-environment that can create it fails, at its third step.
         failure: `"raise"`, `"kill"` (SIGKILL of its process) or `"reset"` (raise in the next reset).
-        straggles: Sub-environments whose first episode has an odd seed sleep in every step.
+        straggles: Sub-environments with an odd first seed sleep in every step.
         marker: File to append a line to per episode that begins.
     """
 

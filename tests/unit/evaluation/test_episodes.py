@@ -71,7 +71,7 @@ def test_a_policy_sees_whole_blocks_only() -> None:
     policy = BlockPolicy(Watching(), schedule)
     np.testing.assert_array_equal(policy.act(observations, every), observations.sum(1))
     np.testing.assert_array_equal(policy.act(observations + 1, every[-3:]), observations[-3:].sum(1) + 2)
-    assert sizes == [BLOCK_ROWS] * 3  # the first block has no row of the last three
+    assert sizes == [BLOCK_ROWS] * 3  # the last three rows are not in the first block
 
 
 def test_a_policy_that_loses_rows_is_told_so() -> None:

@@ -1,4 +1,4 @@
-"""Environment whose observations say which episode and which step they belong to."""
+"""Environment that returns the numbers of the episode and of the step as observations."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Hasty(CountingEnv):
 
 
 class SilentEnv(CountingEnv):
-    """Has no infos."""
+    """Environment without infos."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return super().reset(seed=seed, options=options)[0], {}

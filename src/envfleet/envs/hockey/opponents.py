@@ -175,7 +175,7 @@ class HumanOpponent:
         """Return the action of the pressed key, or that of no key.
 
         Raises:
-            InvalidArgument: The window is not open yet, or there is no display.
+            InvalidArgument: The window is not open yet, or the machine lacks a display.
         """
         pressed = pressed_keys(self._numbers)
         return discrete_action(self._numbers[pressed[-1]] if pressed else 0, keep_mode=self._keep_mode)

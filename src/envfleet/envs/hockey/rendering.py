@@ -32,7 +32,7 @@ _OUTLINE_WIDTH = 2
 
 
 class Screen:
-    """Renderer of an environment; the first frame imports pygame. A copy has no window.
+    """Renderer of an environment; the first frame imports pygame. A copy starts without a window.
 
     Args:
         render_mode: `"rgb_array"`, `"human"` or `None`.

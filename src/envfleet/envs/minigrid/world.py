@@ -46,8 +46,8 @@ class MiniGrid(Kernel):
     `max_steps`.
 
     Observation: uint8 `(7, 7, 3)`, the `image` of the original, as its `ImgObsWrapper` returns it: kind, colour and
-    state of the cells that the agent sees. The agent is at `[3, 6]` and looks towards `[3, 0]`; it has what it carries
-    in its place. Its `direction` (0 right, 1 down, 2 left, 3 up) is in the infos.
+    state of the cells that the agent sees. The agent is at `[3, 6]` and looks towards `[3, 0]`; its cell shows the
+    object that it carries. Its `direction` (0 right, 1 down, 2 left, 3 up) is in the infos.
     """
 
     observation_space: ClassVar[spaces.Box] = spaces.Box(0, 255, (_VIEW, _VIEW, 3), np.uint8)

@@ -29,9 +29,9 @@ def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> ND
     """Play whole episodes with the best actions.
 
     Args:
-        algorithm: Whose module plays.
+        algorithm: Algorithm with the module that plays.
         env: A Gymnasium id.
-        num_episodes: All at once, each in a sub-environment of its own.
+        num_episodes: Number of episodes, played at once, each in another sub-environment.
         seed: Of the first episode; the others have those that follow.
 
     Returns:
@@ -51,7 +51,7 @@ def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> ND
             if not is_playing.any():
                 return returns
     raise InvalidArgument(
-        f"an episode of {env} goes on after {_MOST_STEPS:,} steps: register the environment with max_episode_steps"
+        f"an episode of {env} continues after {_MOST_STEPS:,} steps: register the environment with max_episode_steps"
     )
 
 
@@ -59,7 +59,7 @@ def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:
     """Write an episode with the best actions to a GIF: every second frame of its first 2,000 steps.
 
     Args:
-        algorithm: Whose module plays.
+        algorithm: Algorithm with the module that plays.
         env: A Gymnasium id that renders `rgb_array`.
         file: Where to.
         seed: Of the episode.

@@ -15,7 +15,7 @@ class IterationTimer:
     """Measures every iteration by itself; RLlib's timers are running means, in which the first counts most.
 
     Args:
-        algorithm: The algorithm to measure from now on, whose Learner is in this process.
+        algorithm: The algorithm to measure from now on, with its Learner in this process.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:

@@ -63,7 +63,7 @@ class JournalEntry:
         episodes: Rows of episodes that are over.
         snapshots: Rows of snapshots, which replace older ones.
         attempts: Rows of new attempts.
-        ended_attempts: Ids of ranked fleets whose attempts have ended, and when.
+        ended_attempts: Times of the ends of ranked attempts, by the ids of their fleets.
         closed: Ids of fleets that were closed, and when; their attempts end, too.
         steps: Steps of sub-environments by user.
         most_steps: By user, how many may be made in a day; nothing is written of an entry that goes beyond.

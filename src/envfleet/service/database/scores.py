@@ -18,7 +18,7 @@ from envfleet.service.database.store import Store
 _FRESH_S = 1.5
 _MOST_REASON = 300
 COUNTS = Attempt.score.is_not(None), Attempt.void_reason.is_(None)
-"""Conditions on an attempt that counts for a score: all its episodes have ended, and nobody has voided it."""
+"""Conditions on an attempt that counts for a score: all its episodes have ended, and it was not voided."""
 
 
 class FreshBoards:
@@ -212,7 +212,7 @@ def ranked(rows: Sequence[dict[str, Any]], by: str = "score") -> list[dict[str, 
 
 
 def fleets_that_count() -> sa.Select[Any]:
-    """Return the query for the fleets of all users' best attempts, whose episodes can be replayed forever."""
+    """Return the query for the fleets of all users' best attempts; their episodes can be replayed forever."""
     key = sa.func.max(Attempt.score).over(partition_by=(Attempt.env, Attempt.user_id))
     every = sa.select(Attempt.fleet_id, Attempt.score, key.label("best")).where(*COUNTS).subquery()
     return sa.select(every.c.fleet_id).where(every.c.score == every.c.best)

@@ -238,9 +238,9 @@ class Fleets:
 
         Raises:
             OutOfStep: The fleet has another count.
-            InvalidArgument: The event cannot be made; nothing was done.
-            ResetNeeded: Likewise.
-            QuotaSpent: Likewise.
+            InvalidArgument: The event is invalid; nothing was done.
+            ResetNeeded: A reset is needed first; nothing was done.
+            QuotaSpent: The user has no steps left for today; nothing was done.
             EnvFailed: An environment raised; nothing was done.
         """
         with contextlib.suppress(Conflict):  # the other process may have made this very call
@@ -337,7 +337,7 @@ class Fleets:
         """Begin a call that need not wait for anything but its commit; arguments and errors are those of `call`.
 
         Returns:
-            The call, whose fleet stays locked until `end_all`; the packed reply if the call was made before; or `None`
+            The call, with its fleet locked until `end_all`; the packed reply if the call was made before; or `None`
             if it must be made by `call`.
         """
         hosted = self._memory.get(fleet_id)
@@ -448,7 +448,7 @@ class Fleets:
         )
 
     def close(self) -> None:
-        """Release all fleets; they continue after the next start. A fleet whose environment hangs stays as it is."""
+        """Release all fleets except those with an environment that hangs; they continue after the next start."""
         held = self._memory.all()
         self._note_uses(held)
         deadline = time.monotonic() + _CLOSE_S

@@ -31,7 +31,7 @@ CLOSE = "close"
 """What the last event of a fleet does."""
 
 _SEED_BITS = 62  # of seeds that the service draws
-_FIELD_BYTES = 4096  # of a body, besides actions, rows and seeds
+_FIELD_BYTES = 4096  # of a body, except for actions, rows and seeds
 _NUMBER_BYTES = 16  # 9 of an element of a list, and those of the lists around it
 _QUICK_S = 0.004
 _CHECKED = ("rewards", "terminated", "truncated")

@@ -91,7 +91,7 @@ class Meter:
     def unstepped_seeds(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the seeds of ranked episodes that were reset and not stepped, -1 for other rows.
 
-        A reset of such an episode repeats its start, so that nobody can choose among starts.
+        A reset of such an episode repeats its start, so that users cannot choose among starts.
         """
         fresh = self.columns["is_running"][rows] & (self.columns["lengths"][rows] == 0)
         fresh &= self.columns["places"][rows] >= 0

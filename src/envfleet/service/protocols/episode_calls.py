@@ -158,7 +158,7 @@ class EpisodeCalls:
         return {"observation": result["observation"], "new_episode_id": result["id"], "info": {}}
 
     def reset_many(self, body: bytes) -> Reply:
-        """Reset several episodes; failures are returned in place of their results."""
+        """Reset several episodes; return a failure instead of a result where one occurred."""
         request = read(ResetEpisodes, body, is_json=True)
         seeds = request.seeds or [None] * len(request.episode_ids)
         if len(seeds) != len(request.episode_ids):
@@ -197,7 +197,7 @@ class EpisodeCalls:
         return {**result, "step": details["step"], "info": {**info, "reason": details["reason"], "info": inner}}
 
     def step_many(self, body: bytes) -> Reply:
-        """Step several episodes; failures are returned in place of their results."""
+        """Step several episodes; return a failure instead of a result where one occurred."""
         actions = read(StepEpisodes, body, is_json=True).episode_actions
         results = [
             _refused(request, result) if isinstance(result, Exception) else result

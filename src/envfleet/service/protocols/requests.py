@@ -21,7 +21,7 @@ from envfleet.service.users.auth import Identity
 
 _S = TypeVar("_S", bound=Schema)
 REFUSED: tuple[type[Exception], ...] = (EnvfleetError, SQLAlchemyError, TimeoutError)
-"""Errors that are answered, besides those of HTTP."""
+"""Errors that become error responses, in addition to those of HTTP."""
 
 BINARY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}

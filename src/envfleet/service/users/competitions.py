@@ -242,7 +242,7 @@ class Competitions:
     # ------------------------------------------------------------------ for participants
 
     def join(self, competition: Row, user_id: int, *, code: str = "", team: str = "") -> str | None:
-        """Add a user as a member: alone, in a new team, or in the team whose code is given.
+        """Add a user as a member: alone, in a new team, or in the team with the given code.
 
         Args:
             competition: The competition.
@@ -295,7 +295,7 @@ class Competitions:
     def _create_team(
         self, connection: sa.Connection, competition: Row, user_id: int, name: str
     ) -> tuple[int, str | None]:
-        """Create a team, for a single user if it has no name; return its id, and the code to join it."""
+        """Create a team, or with an empty name one of a single user; return its id, and the code to join it."""
         code = None
         if name:
             check_name(name)

@@ -38,7 +38,7 @@ class Stopwatch:
         self._last_s = now_s
 
     def speed(self, transitions: int) -> float:
-        """Return transitions per second since the last call, without evaluations; the last value if there were none.
+        """Return transitions per second since the last call, without evaluations; without transitions, the last value.
 
         Args:
             transitions: Transitions of the run so far.

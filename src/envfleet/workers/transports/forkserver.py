@@ -86,7 +86,7 @@ class _Server:
         self._controls: dict[int, socket.socket] = {}
         self._workers: dict[int, _Worker] = {}  # by pid
         self._branches: dict[int, int] = {}  # pid of another server -> its control socket
-        self._deadlines_s: dict[int, float] = {}  # pid of a worker whose owner has ended -> when to kill its group
+        self._deadlines_s: dict[int, float] = {}  # pid of a worker without an owner -> when to kill its group
         self._wake_fds = os.pipe()
         for fd in self._wake_fds:
             os.set_blocking(fd, False)
@@ -105,7 +105,7 @@ class _Server:
             wait_s = min(self._deadlines_s.values(), default=None)
             ready = self._poll.poll(None if wait_s is None else max(0.0, wait_s - time.monotonic()) * 1000)
             known = {self._wake_fds[0], *self._controls}
-            # Ends of owners come first: to reap a worker closes its descriptor, whose number the next worker may get.
+            # Ends of owners come first: reaping a worker closes its descriptor, and the next worker may get its number.
             for fd in sorted((fd for fd, _ in ready), key=known.__contains__):
                 if fd not in known:
                     self._begin_grace(fd)
@@ -125,7 +125,7 @@ class _Server:
         if not request:
             self._poll.unregister(control_fd)
             self._controls.pop(control_fd).close()
-        elif flags & socket.MSG_CTRUNC:  # there was no room here for all of them
+        elif flags & socket.MSG_CTRUNC:  # the message had more descriptors than fit
             self._refuse(request, fds, errno.EMFILE)
         else:
             try:

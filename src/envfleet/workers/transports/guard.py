@@ -45,7 +45,7 @@ class Guard(threading.Thread):
         link: Way to connect again.
         process: The worker.
         line: The worker's words of the board.
-        lifeline: Socket whose other end the worker has; the worker is killed when it is closed.
+        lifeline: One end of a pair of sockets; the worker has the other one, and is killed when this one is closed.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class Listener:
 
 
 def enable_keepalive(peer: socket.socket, timeout_s: float) -> None:
-    """Let the kernel end a TCP connection whose other machine has been silent for `timeout_s`.
+    """Let the kernel end a TCP connection after `timeout_s` of silence from the other machine.
 
     The kernel of the other machine answers, so a process that is merely busy, or stopped, is not silent.
     """

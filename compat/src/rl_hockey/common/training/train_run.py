@@ -27,7 +27,7 @@ def train_run(config_path: RunConfig | Mapping[str, Any] | str | Path, *args: An
 
     Raises:
         InvalidArgument: The configuration or an option is invalid.
-        TypeError: There is no such option.
+        TypeError: An option is unknown.
     """
     call = inspect.signature(train_present).bind(config_path, *args, **options)
     if not isinstance(config_path, RunConfig):

@@ -21,7 +21,7 @@ _APART = F(0.2)  # m; at this distance no contact is possible, even if a racket 
 
 
 def update_contacts(state: Any) -> None:
-    """Check all pairs and remove those whose bounding boxes no longer overlap."""
+    """Check all pairs and remove those with bounding boxes that no longer overlap."""
     for place in range(state.num_pairs - 1, -1, -1):
         pair = state.pairs[place]
         a, b = s.BODY_OF[s.PAIR_A[pair]], s.BODY_OF[s.PAIR_B[pair]]

@@ -24,7 +24,7 @@ _FAR = F(0.98)  # the other polygon's face is taken if it is clearly better, so 
 _NEAR = F(0.001)
 
 # A feature is the index on polygon A, 8 times that on polygon B, and which of the two is the face; while polygons are
-# cut, A is the one whose face it is.
+# cut, A is the polygon with the face.
 _VERTEX_ON_FACE, _FACE_ON_VERTEX = 64, 0
 
 Corner = tuple[np.float32, np.float32, int]

@@ -19,7 +19,7 @@ from envfleet.envs.hockey.kernel.shapes import HALF, NUM_MOVING, ONE, SLOP, ZERO
 from envfleet.kernels import outlined
 
 MAX_CONTACTS = 16
-"""Contacts in one island; two rackets and a puck have no room for more."""
+"""Largest number of contacts in one island: two rackets and a puck cannot have more."""
 
 _BOUNCE_SPEED = F(1)  # m/s; slower approaches do not bounce
 _MAX_CONDITION = F(1000)

@@ -91,7 +91,7 @@ def read_ports(name: str, value: Any) -> range:
     """Return ports from a number, from `"7000-7010"`, or from a pair of the first and the last.
 
     Raises:
-        InvalidArgument: It is none of these, or not from 0 to 65535.
+        InvalidArgument: It has another form, or a number is not from 0 to 65535.
     """
     first, last = value if isinstance(value, tuple) and len(value) == 2 else (str(value).partition("-")[::2])
     try:
@@ -192,7 +192,7 @@ class RayTransport(ProcessTransport):
         self._address = host, servers[0].getsockname()[1]
 
     def _launch(self, plan: GroupPlan) -> RayHandle:
-        """Have an actor connect, some time later: the one whose worker has ended, or a new one."""
+        """Let an actor connect, some time later: that of an ended worker, or a new one."""
         actor, self._actor = self._actor, None
         if actor is None:
             actor_class: Any = ray.remote(RayWorker)  # Ray types actors by what no remote call returns
