@@ -143,7 +143,7 @@ class _Trial:
 
     Args:
         serial: Fleet of all sub-environments, or of a few where a native twin makes all too many.
-        blueprint: What the other fleets are built from.
+        blueprint: Blueprint of the other fleets.
         rates: Receives sub-environment steps per second by fleet.
     """
 

@@ -269,7 +269,7 @@ def import_own(module: str, subject: str) -> Any:
 
     Args:
         module: Its name.
-        subject: What names it and where, as errors begin.
+        subject: Beginning of error messages: the setting that has the name, and its place.
 
     Raises:
         InvalidArgument: The module cannot be imported.

@@ -24,7 +24,7 @@ class WrapperRayVecEnv(FleetVecEnv):
         num_workers: Ray actors.
         per_worker_env: Sub-environments of each.
         seed: Sub-environment `i` is made with `seed + i`; `None` draws it.
-        ray_options: As for `envfleet.make`, but that workers reserve no CPU unless `num_cpus` says so.
+        ray_options: Options of Ray, as for `envfleet.make`, but workers reserve CPUs only if `num_cpus` is passed.
         **make_kwargs: For `envfleet.make`: `on_failure`, …
 
     Raises:

@@ -26,7 +26,7 @@ class StudentLink:
         patience_s: Seconds to ask again what was not carried out.
 
     Attributes:
-        url: Where the service is, without a slash at the end.
+        url: URL of the service, without a slash at the end.
         token: The user's.
 
     Raises:
@@ -56,9 +56,9 @@ class StudentLink:
         """Make a call.
 
         Args:
-            method: Of HTTP.
-            path: Below `/api/v1`.
-            body: Sent as JSON.
+            method: HTTP method.
+            path: Path below `/api/v1`.
+            body: Body, sent as JSON.
 
         Raises:
             ServiceUnreachable: No answer; it is unknown whether the call was carried out.

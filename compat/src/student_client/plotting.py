@@ -22,7 +22,7 @@ def plot_observations(
     """Show the sensors over flights, a panel for each, with repairs and the sale.
 
     Args:
-        observations: What each step returned, `(flights, 9)` or `(9,)`; the first may be a reset's.
+        observations: Result of each step, `(flights, 9)` or `(9,)`; the first may be a reset's.
         actions: One for each step.
         sensor_names: Titles of the panels.
         figsize: Inches that a row of panels takes.

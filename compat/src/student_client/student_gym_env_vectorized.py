@@ -48,7 +48,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         num_envs: Number of engines.
         step_size: Flights per decision.
         episode_ids: The service's id of each engine's episode.
-        session_id: Of this visit.
+        session_id: Id of this session.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         """Take a new engine in some places.
 
         Args:
-            env_indices: Which.
+            env_indices: Indices of the engines.
             seeds: One for each, or `None`.
 
         Returns:
@@ -161,7 +161,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         Args:
             actions: One per engine.
             step_size: Flights, instead of the environment's.
-            return_all_states: Instead of the environment's.
+            return_all_states: Value that replaces the environment's.
 
         Returns:
             Observations (a list of `(flights, 9)` arrays, or with `return_all_states=False` one array

@@ -32,7 +32,7 @@ def run(
         num_epochs: Times a batch is gone through.
         num_iterations: Iterations that count; one more goes before them.
         out: Folder for `vec_data.json` and the plots.
-        keep_policies: Whether to keep the trained policies, as checkpoints in `out`.
+        keep_policies: True to keep the trained policies, as checkpoints in `out`.
 
     Returns:
         One `envfleet.rllib.experiments.training.Iteration` per setting.

@@ -34,8 +34,8 @@ def score_table(heading: str, rows: Mapping[str, Mapping[str, float]], title: st
     """Make a table of games won, drawn and lost.
 
     Args:
-        heading: Of the rows' names.
-        rows: By name what `Score.figures` returns.
+        heading: Heading of the column of names.
+        rows: Results of `Score.figures` by name.
         title: Above the table.
     """
     table = make_table(heading, "won", "drawn", "lost", "won, 95 % interval", "games", title=title)

@@ -208,7 +208,7 @@ class EpisodeRunner:
         schedule: Assignment of episodes.
 
     Attributes:
-        repeats_lost: Whether episodes that a failure of their environment or worker cut short are played again; else
+        repeats_lost: True if episodes that a failure of their environment or worker cut short are played again; else
             they count as truncated.
         fleet: The fleet.
         schedule: Assignment of episodes.

@@ -63,7 +63,7 @@ def t_quantile(share: float, freedom: int) -> float:
     97.5 % is 0.12 % with three degrees of freedom and below 0.03 % with more.
 
     Args:
-        share: From 0 to 1, exclusive.
+        share: Share, from 0 to 1, exclusive.
         freedom: Degrees of freedom, at least 1.
     """
     if freedom == 1:

@@ -38,7 +38,7 @@ class CallGuard:
 
     Args:
         engine: Engine of the fleet.
-        advice: How to finish the pending steps.
+        advice: Advice on how to finish the pending steps.
 
     Attributes:
         engine: Engine of the fleet.
@@ -46,7 +46,7 @@ class CallGuard:
         lock: Lock that is held during a call.
         under_way: Sub-environments that were sent and not yet received, bool `(num_envs,)`.
         failure: Error that broke the fleet.
-        advice: How to finish the pending steps.
+        advice: Advice on how to finish the pending steps.
         on_error: Function that is called with the error of a failed call after the state is set; it may raise another.
     """
 

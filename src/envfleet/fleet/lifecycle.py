@@ -28,8 +28,8 @@ def refuse(call: str, state: Lifecycle, failure: BaseException | None, advice: s
     Args:
         call: The call as its user wrote it, such as `"step()"`.
         state: State of the fleet.
-        failure: What broke the fleet, if it is broken.
-        advice: How to finish the pending steps.
+        failure: Error that broke the fleet, if it is broken.
+        advice: Advice on how to finish the pending steps.
     """
     if state is Lifecycle.CLOSED:
         raise FleetClosed(f"{call} on a closed fleet: make a new one")

@@ -69,7 +69,7 @@ def compile_source(
         samples: Example arguments of each entry point, by its name.
         make_globals: Function that returns the global names that the source refers to; called only to compile.
         key: Everything else that decides the machine code: fingerprints of functions, layouts of arrays, options.
-        target: What the code is compiled for, as messages call it.
+        target: Name of the target in messages.
 
     Raises:
         KernelError: The source cannot be compiled; the message names the user's line.
@@ -118,7 +118,7 @@ def compiling(owner: str, target: str) -> Iterator[None]:
 
     Args:
         owner: Name of the class that has the functions.
-        target: What they are compiled for.
+        target: Name of the target in messages.
 
     Raises:
         KernelError: Numba raised an error; the message explains it.

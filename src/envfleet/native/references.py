@@ -154,7 +154,7 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
 
     Args:
         functions: The functions.
-        more: What else decides the machine code.
+        more: Further values that the machine code depends on.
         has_places: True if files and lines count too, as for code that names them.
 
     Raises:

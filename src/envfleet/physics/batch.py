@@ -54,8 +54,8 @@ class TaskBatch(CpuBatch):
 
     Attributes:
         simulations: MuJoCo's side.
-        was_reset: Whether the last step or reset of each row reset it, uint8 `(num_envs,)`.
-        diverged: Whether the simulation of each row diverged in its last step, uint8 `(num_envs,)`.
+        was_reset: 1 for rows that were reset in the last step or reset, uint8 `(num_envs,)`.
+        diverged: 1 for rows with a simulation that diverged in the last step, uint8 `(num_envs,)`.
     """
 
     spec: TaskSpec
@@ -92,8 +92,8 @@ class TaskBatch(CpuBatch):
         """Change parameters, in some rows or for all.
 
         Args:
-            values: By name, each for all of `rows` or one per row.
-            rows: Which; `None` for all.
+            values: Values by name, each for all of `rows` or one per row.
+            rows: Sub-environments; `None` for all.
 
         Raises:
             InvalidArgument: A parameter is fixed, has the wrong shape or type, or does not exist.

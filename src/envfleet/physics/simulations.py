@@ -125,10 +125,10 @@ class Field(NamedTuple):
     """Place of a field in an `mjData` or `mjModel`.
 
     Attributes:
-        name: Of the field.
+        name: Name of the field.
         word: Index of the 64-bit word that holds the address of the array, or the number itself.
-        shape: Of the array; `None` for a number.
-        dtype: Of an element.
+        shape: Shape of the array; `None` for a number.
+        dtype: Dtype of an element.
     """
 
     name: str
@@ -144,8 +144,8 @@ def find_fields(model: Any, names: set[str], *, of_model: bool) -> tuple[Field, 
 
     Args:
         model: An `mujoco.MjModel`.
-        names: Of fields, and other names.
-        of_model: Whether to look in the model instead of its data.
+        names: Names of fields; others are ignored.
+        of_model: True to look in the model instead of its data.
     """
     mujoco = import_mujoco()
     field_names = (names & mujoco.batch.MODEL_FIELDS) if of_model else names & mujoco.batch.DATA_FIELDS

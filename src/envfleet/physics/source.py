@@ -136,8 +136,8 @@ class TaskSource:
 
     Args:
         plan: Buffers of the task.
-        has_own_params: Whether every sub-environment has its own parameters.
-        truncates: Whether `after_step` also returns `truncated`.
+        has_own_params: True if every sub-environment has its own parameters.
+        truncates: True if `after_step` also returns `truncated`.
     """
 
     def __init__(self, plan: BufferPlan, *, has_own_params: bool, truncates: bool) -> None:

@@ -48,9 +48,9 @@ class Task:
         frame_skip: Steps of MuJoCo in one step of the environment.
         max_episode_steps: Episodes are truncated after so many steps; `None` for never.
         observation_space: A `Box`; override `make_observation_space` if it depends on the model or on parameters.
-        action_space: By default a `Box` of the actuators' control ranges.
+        action_space: Action space, by default a `Box` of the actuators' control ranges.
         info_fields: Fields of the state that the infos of every step have.
-        reset_info_fields: Those of them that the infos of a reset have.
+        reset_info_fields: Those of `info_fields` that the infos of a reset have.
         fixed_params: Parameters that are set when a fleet is made, one value for all, as they change spaces.
 
     Examples:

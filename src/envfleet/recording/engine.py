@@ -24,7 +24,7 @@ class RecordingEngine(EngineWrapper):
         engine: Engine of a fleet.
         cutter: Receives the steps.
         actions: Layout of one action.
-        recording: What `close` closes first.
+        recording: Recording, which `close` closes first.
     """
 
     def __init__(self, engine: Engine, cutter: EpisodeCutter, actions: SpaceLayout, recording: Any) -> None:

@@ -33,13 +33,13 @@ def connect_engine(
     """Make a fleet at services; see `envfleet.connect`.
 
     Args:
-        urls: Of the services.
+        urls: Addresses of the services.
         num_envs: Sub-environments in all.
         request: `env`, `mode`, `options` and `autoreset_mode`, as the protocol has them.
         token: For all services.
-        record_episodes: Whether infos describe the episodes that end.
-        timeout_s: Of a request.
-        patience_s: Of a call.
+        record_episodes: True to add `"episode"` to the infos of ended episodes.
+        timeout_s: Timeout of a request.
+        patience_s: Timeout of a call with its repetitions.
         resume: Id of the fleet to continue; True for the one that was made by the same arguments, if there is one.
     """
     if not urls or num_envs < len(urls):

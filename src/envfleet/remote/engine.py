@@ -60,8 +60,8 @@ class RemoteEngine(seam.Engine):
     Args:
         queues: One per service, in the order of their sub-environments.
         described: The fleet as the services describe it; alike for all of them.
-        spaces: Of observations and actions of one sub-environment.
-        record_episodes: Whether to add `"episode"` to infos.
+        spaces: Spaces of observations and actions of one sub-environment.
+        record_episodes: True to add `"episode"` to infos.
 
     Attributes:
         env_id: The environment's id at the service.
@@ -314,8 +314,8 @@ class RemoteEngine(seam.Engine):
         """Return a call for each service that holds some of `rows`, or all.
 
         Args:
-            verb: Of the protocol.
-            rows: Which sub-environments.
+            verb: Verb of the protocol.
+            rows: Sub-environments of the calls.
             fields: Returns what to ask a service about some places in `rows`.
         """
         calls, every = [], self._every if rows is None else rows
@@ -336,11 +336,11 @@ class RemoteEngine(seam.Engine):
 
         Args:
             calls: One per service. Equal open calls are continued instead.
-            is_whole: Whether the calls replace whatever is open.
+            is_whole: True if the calls replace all open ones.
 
         Raises:
             CallPending: Others are open.
-            EnvfleetError: As `ServiceLink.post`. The calls stay open, unless all services refused them.
+            EnvfleetError: See `ServiceLink.post`. The calls stay open, unless all services refused them.
         """
         begun_s = time.perf_counter()
         still = self._open or []

@@ -27,8 +27,8 @@ class Answer(NamedTuple):
     """Answer to a request, as far as `httpx.Response` has the same attributes.
 
     Attributes:
-        status_code: Of HTTP.
-        headers: By name in lower case.
+        status_code: HTTP status.
+        headers: Headers by name in lower case.
         content: Body.
     """
 
@@ -50,8 +50,8 @@ class HotConnection:
     """Keep-alive connection to one service; `post` raises the errors of `httpx`.
 
     Args:
-        url: Of the service, with the prefix of all paths.
-        headers: Sent with every request.
+        url: URL of the service, with the prefix of all paths.
+        headers: Headers of every request.
     """
 
     def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
@@ -75,8 +75,8 @@ class HotConnection:
         """Send a request and return its answer; `None` if another thread uses the connection or the path is unusual.
 
         Args:
-            path: Below the prefix.
-            body: Of the request.
+            path: Path below the prefix.
+            body: Body of the request.
             timeout_s: Maximum pause of the service.
             connect_s: Timeout of connecting.
 

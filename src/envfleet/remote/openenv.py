@@ -32,7 +32,7 @@ class OpenEnv(gym.Env[Any, Any]):
         observations: Space and field of observations.
         actions: Space and field of actions.
         token: Bearer token, if the server takes one.
-        timeout_s: Of a message.
+        timeout_s: Timeout of a message.
 
     Raises:
         ServiceUnreachable: The server does not answer.
@@ -107,10 +107,10 @@ def builders(
     """Return what builds the sub-environments of a fleet.
 
     Args:
-        url: Of the server, with one of `SCHEMES`.
+        url: URL of the server, with one of `SCHEMES`.
         num_envs: Number of sub-environments.
         token: Bearer token, if the server takes one.
-        timeout_s: Of a message.
+        timeout_s: Timeout of a message.
         **options: `observation_space`, `action_space`, where the server's schemas are too vague.
 
     Raises:

@@ -33,13 +33,13 @@ class ServiceCall:
     """A call to one service.
 
     Attributes:
-        queue: Where it belongs.
+        queue: Queue of the service that it is for.
         verb: `"step"` or `"reset"`.
         fields: The request's, without number and key.
         rows: Sub-environments that it concerns, by their index in the fleet.
         read: Reads the reply to a call; raises `WireError`.
         sent: Number and bytes, once it was its turn.
-        answer: What `read` returned, once it was answered.
+        answer: Result of `read`, after the reply.
         answered_at: When that was, by the monotonic clock.
         error: Reason for the missing answer, after an attempt.
         task: Sends it in the background.
@@ -71,14 +71,14 @@ class ServiceQueue:
     """The calls to the part of a fleet that one service holds.
 
     Args:
-        link: To the service.
+        link: Link to the service.
         fleet_id: The service's id of that part.
         span: Its sub-environments.
         seq: Number of calls that it has made.
 
     Attributes:
         seq: Number of the next call.
-        is_astray: Whether the service has refused that number.
+        is_astray: True if the service has refused that number.
     """
 
     def __init__(self, link: ServiceLink, fleet_id: str, span: range, *, seq: int = 0) -> None:
@@ -140,7 +140,7 @@ class ServiceQueue:
         """Drop all calls, and ask the service how many it has carried out.
 
         Raises:
-            EnvfleetError: As `ServiceLink.post`; nothing was dropped.
+            EnvfleetError: See `ServiceLink.post`; nothing was dropped.
         """
         self._cancel()
         with self._sending:

@@ -40,8 +40,8 @@ class ServiceLink:
     """A connection that is kept alive. Several threads may use it.
 
     Args:
-        url: Of the service, `http://…` or `https://…`.
-        token: Sent with every call; `None` for calls that need none.
+        url: URL of the service, `http://…` or `https://…`.
+        token: Token sent with every call, or `None`.
         timeout_s: Seconds to wait for an answer before a call is sent again.
         patience_s: Seconds after which an error is raised; 0 to ask once, and wait for `timeout_s`.
         api: Prefix of all paths.
@@ -49,7 +49,7 @@ class ServiceLink:
     Attributes:
         url: Without a slash at the end.
         requests: Requests sent, those without an answer included.
-        retries: How many of them were repetitions.
+        retries: Number of requests that were repetitions.
 
     Raises:
         InvalidArgument: The URL is not that of a service.
@@ -79,9 +79,9 @@ class ServiceLink:
         """Make a call that has a key in its body, so that it may be repeated.
 
         Args:
-            path: Below the prefix.
+            path: Path below the prefix.
             body: Packed.
-            patience_s: Instead of the link's.
+            patience_s: Value that replaces the link's `patience_s`.
 
         Returns:
             The unpacked answer.
@@ -115,10 +115,10 @@ class ServiceLink:
         """Send a request until it is answered, and return the answer, unless that is a refusal; raises as `post`.
 
         Args:
-            method: Of HTTP.
-            path: Below the prefix.
-            patience_s: Instead of the link's.
-            is_repeatable: Whether to repeat it although it may have been carried out.
+            method: HTTP method.
+            path: Path below the prefix.
+            patience_s: Value that replaces the link's `patience_s`.
+            is_repeatable: True to repeat it although it may have been carried out.
             **request: `content`, which is packed, or `json` and `headers`, as httpx has them.
         """
         begun = time.monotonic()

@@ -33,7 +33,7 @@ def make_app(settings: Settings) -> FastAPI:
     """Make the application.
 
     Args:
-        settings: What the service is started with.
+        settings: Settings of the service.
     """
     if settings.has_access_log:
         write_access_log()

@@ -20,8 +20,8 @@ class BodyRoom:
     """Memory for the bodies that are being received and handled.
 
     Args:
-        total_bytes: Of all bodies.
-        own_bytes: Of the bodies of one owner.
+        total_bytes: Maximum size of all bodies together.
+        own_bytes: Maximum size of the bodies of one owner.
     """
 
     def __init__(self, total_bytes: int, own_bytes: int) -> None:

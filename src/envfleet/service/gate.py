@@ -30,10 +30,10 @@ class Gate:
     """ASGI middleware.
 
     Args:
-        app: What is behind it.
-        max_body_bytes: Of any request.
+        app: Application behind the gate.
+        max_body_bytes: Maximum size of the body of any request.
         room: Memory that all bodies share.
-        metrics: To count in.
+        metrics: Metrics that count the requests.
         patience_s: Seconds to wait for the next piece of a body, and for the whole of a small one.
         whole_s: Seconds to wait for the whole of a batch, however steadily it comes.
     """

@@ -42,11 +42,11 @@ class Offer(BaseModel):
 
     Attributes:
         env: Gymnasium's id.
-        module: What to import first, so that it is registered.
+        module: Module to import first, so that the environment is registered.
         backend: Backend of `envfleet.make`, for environments that are not kernels.
-        workers: Of one fleet, for them.
+        workers: Number of worker processes of one fleet, for such environments.
         step_timeout_s: Seconds that one of them may take for a step or a reset, with a backend that can end it.
-        max_num_envs: Of one fleet.
+        max_num_envs: Maximum number of sub-environments of one fleet.
         max_episode_steps: Upper limit; `None` for the registered one.
         options: Arguments that participants may give.
         kwargs: Arguments that the service gives.
@@ -165,7 +165,7 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
     Args:
         name: Its id, of which the namespace `envfleet/` may be left out, or `"module:id"`.
         backend: Backend of `envfleet.make`, for environments that are not kernels.
-        has_pictures: Whether participants may see its pictures.
+        has_pictures: True if participants may see its pictures.
         **limits: Others of the offer's: `workers`, `step_timeout_s`, `max_num_envs`, and `abandon_penalty` for
             environments that state none.
 

@@ -22,7 +22,7 @@ class Refusal(EnvfleetError):
     """A call that is not answered.
 
     Attributes:
-        status: Of HTTP.
+        status: HTTP status.
         code: For programs.
         retry_after_s: When to try again, if that helps.
     """

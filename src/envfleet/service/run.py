@@ -37,7 +37,7 @@ def run(settings: Settings, *, host: str, port: int, workers: int, tell: Callabl
     """Serve until a signal ends it; calls that run are answered first.
 
     Args:
-        settings: What to serve.
+        settings: Settings of the service.
         host: Address to listen on.
         port: 0 for any that is free.
         workers: Processes.

@@ -43,20 +43,20 @@ class Service:
     """Everything a request needs. Make it, `await start()`, and `await stop()` at the end.
 
     Args:
-        settings: What it is started with.
+        settings: Settings of the service.
 
     Attributes:
         store: The database.
-        tokens: Of all users.
+        tokens: Tokens of all users.
         accounts: Changes of users.
-        quotas: Of all users.
-        fleets: Of all users.
-        scores: Of all users.
+        quotas: Quotas of all users.
+        fleets: Fleets of all users.
+        scores: Scores of all users.
         competitions: All competitions.
-        metrics: Of this process.
+        metrics: Metrics of this process.
         bodies: Memory for the bodies of requests.
         turns: Schedules calls, once the service has started.
-        is_ready: Whether it takes calls.
+        is_ready: True if the service accepts calls.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -139,7 +139,7 @@ class Service:
             identity: Identity of the user.
             call: Its name, for the figures.
             work: The call.
-            computes: Whether it computes in this process; False if it mostly waits, as for worker processes.
+            computes: True if the call computes in this process; False if it mostly waits, as for worker processes.
 
         Raises:
             Busy: Its turn did not come in time.

@@ -17,7 +17,7 @@ class Settings(BaseModel):
         max_steps_per_day: Steps of sub-environments that a user may make between midnights, UTC; `None` for any number.
         attempts_per_day: Ranked attempts that a user may start between midnights, UTC, in each environment.
         requests_per_s: Calls of one token, on the average; those above wait.
-        max_body_bytes: Of a request.
+        max_body_bytes: Maximum size of the body of a request.
         queue_timeout_s: Maximum time that a call waits in the queue, in seconds.
         max_processes: Maximum number of worker processes per service process, for environments that are not kernels.
             At the limit, fleets unused for `queue_timeout_s` and fleets of users with more processes than the caller
@@ -30,7 +30,7 @@ class Settings(BaseModel):
         has_public_scores: Show leaderboards to visitors without a token.
         has_access_log: Write one line of JSON per request to standard output.
         metrics_token: Bearer token of `/metrics`, in addition to those of administrators.
-        tend_every_s: How often to look for idle fleets.
+        tend_every_s: Seconds between two searches for idle fleets.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -47,7 +47,7 @@ class Turns:
 
         Args:
             identity: Identity of the user.
-            computes: Whether the call computes in this process, as kernels do.
+            computes: True if the call computes in this process, as kernels do.
 
         Raises:
             Busy: The turn did not come in time.

@@ -109,7 +109,7 @@ class AttributeEnv(CountingEnv):
 
     Args:
         difficulty: Value of the attribute.
-        length: As in `CountingEnv`.
+        length: See `CountingEnv`.
     """
 
     def __init__(self, difficulty: float = 1.0, length: int = 5) -> None:
@@ -286,7 +286,7 @@ class InPlaceEnv(CountingEnv):
     """Environment that returns the same observation array and info dict each time, changed in place.
 
     Args:
-        length: As in `CountingEnv`.
+        length: See `CountingEnv`.
         in_sequence: True if the observation is a `Sequence` with the array as its only element.
     """
 

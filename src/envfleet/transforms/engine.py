@@ -105,8 +105,8 @@ class TransformedEngine(EngineWrapper):
         """Set the running statistics, such as those of another fleet for an evaluation.
 
         Args:
-            statistics: From `get_statistics` of a fleet with the same transforms.
-            is_updating: Whether steps and resets update them from now on.
+            statistics: Statistics from `get_statistics` of a fleet with the same transforms.
+            is_updating: True if steps and resets update them from now on.
         """
         forms = [[None if one is None else one.mean.shape for one in each] for each in (statistics, self._own())]
         if forms[0] != forms[1]:

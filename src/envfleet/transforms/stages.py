@@ -73,7 +73,7 @@ class Stage:
         action_space: Space of one action that it takes.
         rows: Its state by name, `(num_envs, …)` each.
         statistics: Its running statistics, if it has any.
-        is_updating: Whether it updates them.
+        is_updating: True if steps and resets update the statistics.
     """
 
     statistics: Statistics | None = None
@@ -98,7 +98,7 @@ class Stage:
             observations: `(B, …)`.
             finals: Last observations of the episodes that ended (`SAME_STEP`), `(E, …)`.
             rows: Sub-environments that stepped: indices, or a slice of all.
-            is_reset: Whether each of them was reset in this step, bool `(B,)`.
+            is_reset: True for rows that were reset in this step, bool `(B,)`.
             ended: Sub-environments of `finals`.
         """
         return observations, finals
@@ -248,7 +248,7 @@ class FrameStackObservation(Transform):
 
     Attributes:
         stack_size: Number of observations.
-        padding_type: What fills the stack at the start of an episode: its first observation (`"reset"`), or `"zero"`.
+        padding_type: Filling of the stack at the start of an episode: its first observation (`"reset"`), or `"zero"`.
     """
 
     stack_size: int

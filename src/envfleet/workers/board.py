@@ -216,9 +216,9 @@ class Waiter:
         spin_policy: Measurement to inform, in an owner that may spin.
 
     Attributes:
-        spin_policy: As given.
+        spin_policy: Measurement to inform, or `None`.
         waited_ns: Time spent waiting.
-        sleep: As given.
+        sleep: Function that sleeps.
         fence: Memory fence of the waiting thread.
     """
 

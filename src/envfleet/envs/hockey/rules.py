@@ -97,8 +97,8 @@ def push(
         y: Position along y (m).
         velocity_x: Velocity of the racket along x (m/s).
         velocity_y: Velocity along y (m/s).
-        action_x: From -1 to 1, towards the opponent if positive; a number of float32.
-        action_y: From -1 to 1.
+        action_x: Horizontal force, from -1 to 1, positive towards the opponent; a number of float32.
+        action_y: Vertical force, from -1 to 1.
 
     Returns:
         Linear damping, force along x and y (N), and whether the velocity along x, or y, is set to 0 at once.

@@ -23,7 +23,7 @@ def read_map(rows: Sequence[str]) -> NDArray[np.uint8]:
     """Return the letters of a map as numbers, uint8 `(height, width)`, the form of the parameter `desc`.
 
     Args:
-        rows: As Gymnasium's `desc`: of `S` start, `F` frozen, `H` hole and `G` goal.
+        rows: Rows of the map, as Gymnasium's `desc`: `S` start, `F` frozen, `H` hole and `G` goal.
     """
     return np.asarray(rows, "S").reshape(-1, 1).view(np.uint8)
 

@@ -20,7 +20,7 @@ def compare(plans: Iterable[TrainingPlan], num_iterations: int, policies: Path |
     """Train by every plan, for the time it takes.
 
     Args:
-        plans: What to measure, one after the other.
+        plans: Plans to measure, one after the other.
         num_iterations: That count; one more goes before them.
         policies: Folder for a checkpoint of each trained algorithm; `None` keeps none.
 
@@ -47,11 +47,11 @@ def sweep(
     """Measure every plan; write the results after each, and plots at the end.
 
     Args:
-        plans: What to measure.
+        plans: Plans to measure.
         num_iterations: Iterations that count; one more goes before them.
         out: Folder for results and plots.
         file_name: Name of the results.
-        keeps_policies: Whether to save the trained algorithms, under `policies`.
+        keeps_policies: True to save the trained algorithms, under `policies`.
         show: Called with a line before each plan, which estimates the time that is left, and one after it.
 
     Returns:
@@ -84,10 +84,10 @@ def grid(
     """Return plans that differ in way, sub-environments and batch size, each with at least one step per batch.
 
     Args:
-        plan: All else.
+        plan: Plan with all other settings.
         ways: `"vec"`, `"packed_vec"` or both.
         nums_envs: Numbers of sub-environments.
-        batch_sizes: In samples.
+        batch_sizes: Samples per iteration.
 
     Raises:
         InvalidArgument: Nothing is left.
@@ -113,6 +113,6 @@ def save(iterations: Iterable[Iteration], file: Path) -> None:
 
     Args:
         iterations: The results.
-        file: Where to.
+        file: File to write.
     """
     write_whole(file, json.dumps([dataclasses.asdict(iteration) for iteration in iterations], indent=1))

@@ -32,7 +32,7 @@ def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> ND
         algorithm: Algorithm with the module that plays.
         env: A Gymnasium id.
         num_episodes: Number of episodes, played at once, each in another sub-environment.
-        seed: Of the first episode; the others have those that follow.
+        seed: Seed of the first episode; each other one has the next seed.
 
     Returns:
         Their returns, `(num_episodes,)`.
@@ -61,8 +61,8 @@ def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:
     Args:
         algorithm: Algorithm with the module that plays.
         env: A Gymnasium id that renders `rgb_array`.
-        file: Where to.
-        seed: Of the episode.
+        file: File to write.
+        seed: Seed of the episode.
     """
     with gym.make(env, render_mode="rgb_array") as single:
         frames = _frames(single, _best_actions(algorithm, single.action_space), seed)

@@ -20,7 +20,7 @@ def plot_throughput(measured: Sequence[Iteration], file: Path) -> None:
 
     Args:
         measured: Iterations, of which each stands for its plan.
-        file: Where to: .png, .pdf or .svg.
+        file: File to write: .png, .pdf or .svg.
     """
     figure, axes = _figure()
     for way, batch_size in sorted({(iteration.plan.way, iteration.plan.batch_size) for iteration in measured}):
@@ -40,7 +40,7 @@ def plot_breakdown(measured: Sequence[Iteration], file: Path) -> None:
 
     Args:
         measured: Iterations, of which each stands for its plan; those of the largest batch are drawn.
-        file: Where to: .png, .pdf or .svg.
+        file: File to write: .png, .pdf or .svg.
     """
     figure, axes = _figure()
     largest = max(iteration.plan.batch_size for iteration in measured)

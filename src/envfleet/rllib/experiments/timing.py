@@ -56,7 +56,7 @@ def connector_seconds(result: Mapping[str, Any], num_steps: int) -> dict[str, fl
     """Return seconds per iteration of every connector piece, by RLlib's running means.
 
     Args:
-        result: Of `Algorithm.train`.
+        result: Result of `Algorithm.train`.
         num_steps: Steps of the vector environment per iteration, each of which goes through the pieces between
             environment and module.
     """

@@ -35,17 +35,17 @@ class TrainingPlan:
     Attributes:
         env: A Gymnasium id.
         way: `"vec"` or `"packed_vec"`.
-        backend: Of the fleet: `"auto"`, `"serial"`, `"thread"`, `"process"` or `"kernel"`.
+        backend: Backend of the fleet: `"auto"`, `"serial"`, `"thread"`, `"process"` or `"kernel"`.
         num_envs: Sub-environments per EnvRunner.
         num_env_runners: Processes that sample; 0 samples in this one.
-        batch_size: Per iteration.
-        minibatch_size: Per update; `None` for the whole batch.
-        num_epochs: Times a batch is gone through.
-        learning_rate: Of Adam.
+        batch_size: Samples per iteration.
+        minibatch_size: Samples per update; `None` for the whole batch.
+        num_epochs: Passes over each batch.
+        learning_rate: Learning rate of Adam.
         gamma: Discount per step.
         lambda_: 0 trusts the values alone, 1 the rewards alone.
         hidden: Widths of the hidden layers of actor and critic; `None` for RLlib's, two of 256.
-        seed: Of environments, networks and draws.
+        seed: Seed of environments, networks and draws.
     """
 
     env: str = "envfleet/Pendulum-v1"
@@ -110,11 +110,11 @@ class Iteration:
 
     Attributes:
         plan: The plan of the training.
-        number: From 1.
-        samples: Of this iteration.
+        number: Number of the iteration, from 1.
+        samples: Number of samples.
         episode_return: Mean over the episodes that ended in it, the last 100 at most; `None` if none did.
-        loss: Of the last update.
-        seconds: By part: `iteration`, `sampling`, `connectors`, `learner`.
+        loss: Loss of the last update.
+        seconds: Seconds by part: `iteration`, `sampling`, `connectors`, `learner`.
         connectors: Seconds of every connector piece, running means.
         load: Processes that wanted the processor meanwhile (the average of a minute).
     """
@@ -165,9 +165,9 @@ def train(algorithm: Algorithm, plan: TrainingPlan, num_iterations: int) -> Iter
     """Train.
 
     Args:
-        algorithm: Of `build`.
+        algorithm: Algorithm from `build`.
         plan: The plan it was built by.
-        num_iterations: How long.
+        num_iterations: Number of iterations.
 
     Yields:
         The figures of each iteration, after it.

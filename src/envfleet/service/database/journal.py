@@ -66,7 +66,7 @@ class JournalEntry:
         ended_attempts: Times of the ends of ranked attempts, by the ids of their fleets.
         closed: Ids of fleets that were closed, and when; their attempts end, too.
         steps: Steps of sub-environments by user.
-        most_steps: By user, how many may be made in a day; nothing is written of an entry that goes beyond.
+        most_steps: Maximum number of steps in a day, by user; an entry that exceeds it is not written.
         most_live_envs: Maximum number of open sub-environments including the new fleets, by user.
         most_attempts: Maximum number of attempts per day including the new ones, by user and environment.
     """
@@ -88,7 +88,7 @@ class Journal:
     """Commits entries of many threads, as many at once as are waiting, and keeps users within their limits.
 
     Args:
-        store: Where to.
+        store: Store to write to.
     """
 
     def __init__(self, store: Store) -> None:
@@ -154,7 +154,7 @@ class Journal:
 
         Args:
             entries: The entries.
-            waits: Whether to wait for a commit that another thread makes.
+            waits: True to wait for a commit in another thread.
 
         Returns:
             The error of each entry, as `commit` raises it; `None` if another thread commits and `waits` is False.
@@ -241,9 +241,9 @@ class _Prepared:
 
     Args:
         statement: An insert of whole rows; columns of JSON are given as text.
-        model: Of the table.
-        dialect: Of the database.
-        returns: Whether it returns a value.
+        model: Model of the table.
+        dialect: Dialect of the database.
+        returns: True if it returns a value.
     """
 
     def __init__(self, statement: Any, model: type[Base], dialect: sa.Dialect, *, returns: bool = False) -> None:

@@ -100,7 +100,7 @@ class Scores:
 
         Args:
             user_id: Id of the user.
-            limit: How many.
+            limit: Maximum number of rows.
             before_id: Only those with a smaller id, for the next page.
         """
         query = sa.select(Episode.__table__).where(Episode.user_id == user_id).order_by(Episode.id.desc()).limit(limit)
@@ -113,7 +113,7 @@ class Scores:
 
         Args:
             user_id: Id of the user.
-            limit: How many.
+            limit: Maximum number of rows.
         """
         query = sa.select(Attempt.__table__, _count_ended()).where(Attempt.user_id == user_id)
         return self._store.rows(query.order_by(Attempt.id.desc()).limit(limit))

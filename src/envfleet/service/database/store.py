@@ -175,7 +175,7 @@ class Store:
         Args:
             fleet_id: Its id.
             first: Count of the first one.
-            limit: How many at most.
+            limit: Maximum number of rows.
         """
         query = (
             sa.select(FleetEvent.seq, FleetEvent.key, FleetEvent.body)

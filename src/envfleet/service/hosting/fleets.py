@@ -30,7 +30,7 @@ class BegunCall(NamedTuple):
     Attributes:
         hosted: The fleet, locked.
         key: Key of the call.
-        entry: What to commit.
+        entry: Entry to commit.
         outcome: Result, with the packed reply.
     """
 
@@ -50,7 +50,7 @@ class Fleets:
         store: The database.
         journal: Commits to it.
         settings: Limits and offers.
-        metrics: To count steps in.
+        metrics: Metrics that count the steps.
     """
 
     def __init__(self, store: Store, journal: Journal, settings: Settings, metrics: Metrics) -> None:
@@ -76,7 +76,7 @@ class Fleets:
         """Return a user's fleet; one that is not in memory is built again, and catches up when it is used.
 
         Raises:
-            EnvfleetError: As `use`.
+            EnvfleetError: See `use`.
         """
         return self._memory.bring(user_id, fleet_id)
 
@@ -92,8 +92,8 @@ class Fleets:
 
         Args:
             user_id: Id of the owner.
-            config: What to make.
-            key: Of the call.
+            config: Configuration of the fleet.
+            key: Key of the call.
             most_live_envs: Sub-environments that the user may have in all, if not any number.
 
         Returns:
@@ -163,7 +163,7 @@ class Fleets:
         """Return a fleet's description with its last call, for a client that continues for another one.
 
         Raises:
-            EnvfleetError: As `use`.
+            EnvfleetError: See `use`.
         """
         with self.use(user_id, fleet_id) as hosted:
             described = {**hosted.describe(), "last": None}
@@ -183,8 +183,8 @@ class Fleets:
         Args:
             user_id: Id of the required owner; `None` accepts any owner and does not count as a use.
             fleet_id: The fleet.
-            is_counted: Whether the caller says which count it expects, so that an old view would be noticed; else the
-                fleet catches up with other processes first.
+            is_counted: True if the caller passes the count that it expects, so that an old view would be noticed;
+                else the fleet catches up with other processes first.
 
         Raises:
             NotFound: The fleet does not exist or has another owner.
@@ -228,9 +228,9 @@ class Fleets:
         Args:
             user_id: The user.
             fleet_id: The fleet.
-            event: What to do.
+            event: Event to make.
             seq: The count that the caller expects.
-            key: Of this call.
+            key: Key of this call.
             most_steps: That the user may make in a day, if not any number.
 
         Returns:
@@ -270,8 +270,8 @@ class Fleets:
 
         Args:
             hosted: The fleet.
-            event: What to do.
-            key: Of the call, if the caller counts.
+            event: Event to make.
+            key: Key of the call, if the caller counts.
             most_steps: That the user may make in a day, if not any number.
 
         Raises:
@@ -365,8 +365,8 @@ class Fleets:
         """Commit calls together and unlock their fleets.
 
         Args:
-            calls: What `begin_at_once` returned.
-            waits: Whether this thread may wait for the database.
+            calls: Calls from `begin_at_once`.
+            waits: True if this thread may wait for the database.
 
         Returns:
             The packed reply to each call, or its error; `None` if another thread is committing and `waits` is False.

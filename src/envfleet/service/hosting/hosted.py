@@ -43,14 +43,14 @@ class FleetConfig(BaseModel):
 
     Attributes:
         env: Gymnasium's id.
-        version: Of the environment's code.
-        num_envs: How many sub-environments.
+        version: Version of the environment's code.
+        num_envs: Number of sub-environments.
         autoreset_mode: Gymnasium's name of it.
         mode: `"training"` or `"ranked"`.
         options: Arguments of the environment.
         kind: `"fleet"`, or `"episodes"` for the episode protocol's.
         ranked_episodes: Number of episodes of the attempt; 0 in training.
-        penalty: What an unfinished episode of the attempt costs.
+        penalty: Penalty of an unfinished episode of the attempt.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,10 +70,10 @@ class Outcome(NamedTuple):
     """Result of an event.
 
     Attributes:
-        reply: For the client, as values that `pack` takes.
-        episodes: Those that ended.
-        steps: How many steps sub-environments made.
-        checksum: Of observations, rewards and flags.
+        reply: Reply to the client, as values that `pack` takes.
+        episodes: Episodes that ended.
+        steps: Number of steps of sub-environments.
+        checksum: Checksum of observations, rewards and flags.
         packed: The reply as bytes, once it was committed.
     """
 
@@ -90,18 +90,18 @@ class HostedFleet:
     Args:
         fleet_id: Its id.
         user_id: Id of the owner.
-        offer: Of its environment.
-        config: What to make.
+        offer: Offer of its environment.
+        config: Configuration of the fleet.
 
     Attributes:
-        seq: How many events it made.
+        seq: Number of events that it made.
         last: Key and packed reply of the last event, or `None`.
         touched_at: When it was used last.
-        is_open: Whether it may be used; one that left the memory is built again.
-        is_behind: Whether events in the database are yet to be made again here.
+        is_open: True if it may be used; one that left the memory is built again.
+        is_behind: True if events in the database are still to be repeated here.
         snapshot_seq: Count at the last snapshot.
         most_body_bytes: Size limit of a call's body, by what its actions, rows and seeds can take.
-        is_quick: Whether its last call took so little time that the event loop may make the next one.
+        is_quick: True if its last call took so little time that the event loop may make the next one.
         readable: Attributes of its sub-environments that participants may read.
         num_processes: Worker processes that it has.
         when_closed: Called once when it is closed.

@@ -98,7 +98,7 @@ class Memory:
 
         Args:
             row: The stored fleet.
-            advice: How the message ends if it ran another version.
+            advice: End of the message if the fleet ran another version.
 
         Raises:
             Closed: It ran another version of its environment.
@@ -118,7 +118,7 @@ class Memory:
         Args:
             fleet_id: Its id.
             user_id: Id of the owner.
-            config: What to make.
+            config: Configuration of the fleet.
             snapshot: `(seq, body)` of the state in which it begins, if there is one.
 
         Raises:

@@ -33,11 +33,11 @@ class Meter:
     """One row per sub-environment.
 
     Args:
-        num_envs: How many.
-        hosting: What else is counted of its environment.
+        num_envs: Number of sub-environments.
+        hosting: Further quantities that its environment counts.
         lists_all: Report every ended episode instead of only ranked ones.
         num_ranked: Number of ranked episodes of an attempt; row `i` plays every `num_envs`-th of them from number `i`.
-        penalty: What an unfinished ranked episode costs.
+        penalty: Penalty of an unfinished ranked episode.
 
     Attributes:
         num_ranked: Number of ranked episodes; 0 in training.
@@ -129,7 +129,7 @@ class Meter:
 
         Args:
             rows: Stepped rows. Rows with an ended episode are not counted.
-            actions: Of each of them.
+            actions: Actions of these rows.
             step: Result of the step, one entry per row.
             seq: The fleet's count.
             at: The time.

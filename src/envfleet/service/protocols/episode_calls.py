@@ -41,8 +41,8 @@ def find_episode_offer(offers: Iterable[Offer], name: str | None = None) -> tupl
     """Find an environment of which the episode protocol is spoken.
 
     Args:
-        offers: Of the service.
-        name: What a client calls it; the first one if it does not say.
+        offers: Offers of the service.
+        name: Name that the client passed; the first offer by default.
 
     Raises:
         InvalidArgument: It is not offered.

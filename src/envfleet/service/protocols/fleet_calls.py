@@ -50,7 +50,7 @@ class _Waiting:
 
     Attributes:
         identity: The user.
-        arguments: Those of `Fleets.begin_at_once`, but for limits.
+        arguments: Arguments of `Fleets.begin_at_once`, except for limits.
         most_steps: Steps that the user may make in a day.
         result: Reply; `None` if a thread must make the call.
         begun_s: Time of arrival.

@@ -106,7 +106,7 @@ class _Session:
         route: Name for the figures.
 
     Attributes:
-        is_over: Whether to close the WebSocket.
+        is_over: True to close the WebSocket.
     """
 
     def __init__(self, service: Service, token: str | None, route: str) -> None:
@@ -138,7 +138,7 @@ class _Session:
         """Make the fleet.
 
         Raises:
-            EnvfleetError: As `Fleets.create`.
+            EnvfleetError: See `Fleets.create`.
         """
         offers = self._service.settings.offers
         if env is None and len(offers) > 1:

@@ -87,8 +87,8 @@ def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Re
 
     Args:
         body: The answer.
-        is_stored: Whether the call was made before.
-        status: Of HTTP.
+        is_stored: True if the call was made before.
+        status: HTTP status.
     """
     headers = {"Envfleet-Replayed": "1"} if is_stored else None
     return Response(body, status, headers, MEDIA_TYPE)

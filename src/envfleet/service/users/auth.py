@@ -34,7 +34,7 @@ class Identity:
         user_id: The user's.
         name: The user's.
         role: `"participant"` or `"admin"`.
-        token_id: Of the token.
+        token_id: Id of the token.
         max_live_envs: The user's own limit, or `None`.
         max_steps_per_day: Maximum number of steps per day; `None` for the service's limit.
     """

@@ -49,7 +49,7 @@ class Competitions:
 
         Args:
             name: Its name.
-            has_code: Whether an invitation code is needed to take part.
+            has_code: True if members need an invitation code.
             values: `env`, `opens_at`, `closes_at` (seconds since 1970), and if wanted `text`, `max_team_size`,
                 `baseline_name` and `baseline_score`.
 

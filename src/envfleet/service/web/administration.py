@@ -102,7 +102,7 @@ async def show_administration(request: Request, visitor: Identity, *, status: in
     Args:
         request: The request.
         visitor: The administrator.
-        status: Of HTTP.
+        status: HTTP status.
         news: Result of a form: `token`, `token_of` and `num_earlier`, `created` (CSV of new users), or `refusal`.
     """
     site = site_of(request)

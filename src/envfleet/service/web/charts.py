@@ -21,11 +21,11 @@ class Chart:
     """A chart. Positions are in units of its `viewBox`, y downwards.
 
     Attributes:
-        title: What is shown.
-        unit: Of the values.
+        title: Title of the chart.
+        unit: Unit of the values.
         summary: The chart in words, for screen readers.
-        width: Of the box.
-        height: Of the box.
+        width: Width of the box.
+        height: Height of the box.
         frame: `(left, top, right, bottom)` of the plot in it.
         line: Path of the line.
         dots: Path of faint dots under it; empty for none.
@@ -63,9 +63,9 @@ def draw(
     """Draw values as a line.
 
     Args:
-        title: What is shown.
-        values: Of the line, `(points,)`; gaps where they are not finite.
-        unit: Of the values.
+        title: Title of the chart.
+        values: Values of the line, `(points,)`; gaps where they are not finite.
+        unit: Unit of the values.
         x_label: Under the axis.
         size: Width and height of the box.
         at: Places on the x axis, `(points,)`; 1, 2, … if not given.

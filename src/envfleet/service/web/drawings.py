@@ -16,9 +16,9 @@ class Pictures:
     """Charts of an episode.
 
     Attributes:
-        charts: What was measured, then rewards.
+        charts: Charts of the measurements, then of the rewards.
         legend: Word and tone of each kind of mark in them.
-        text: What happened, in words.
+        text: Events of the episode, in words.
     """
 
     charts: tuple[Chart, ...]
@@ -31,7 +31,7 @@ def draw_episode(replay: Replay, titles: Container[str] | None = None) -> Pictur
 
     Args:
         replay: The episode.
-        titles: Of the lines to draw; by default all, and rewards.
+        titles: Titles of the lines to draw; by default all, and rewards.
     """
     portrait, unit = replay.log.portrait(), replay.unit
     lines = [line for line in portrait.lines if titles is None or line.title in titles]

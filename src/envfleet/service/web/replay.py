@@ -29,8 +29,8 @@ class Replay(NamedTuple):
 
     Attributes:
         rewards: One per step.
-        log: What its environment notes of it.
-        unit: What its length is counted in.
+        log: Notes of the environment about the episode.
+        unit: Unit of its length.
     """
 
     rewards: NDArray[np.float64]

@@ -52,9 +52,9 @@ class Site:
 
     Attributes:
         service: The service.
-        sessions: Of its visitors.
-        reading: What else pages show.
-        replays: Of its episodes.
+        sessions: Sessions of visitors.
+        reading: Other data that pages show.
+        replays: Replays of episodes.
     """
 
     service: Service
@@ -221,9 +221,9 @@ def show(name: str, visitor: Identity | None, *, status: int = 200, **values: An
     """Return a page.
 
     Args:
-        name: Of its template.
+        name: Name of the template.
         visitor: The visitor.
-        status: Of HTTP.
+        status: HTTP status.
         values: For the template.
     """
     return HTMLResponse(render(name, visitor=visitor, **values), status)

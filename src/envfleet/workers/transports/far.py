@@ -145,7 +145,7 @@ class FarWorker:
     Args:
         data: Connection to the worker.
         line: Its words of the owner's board.
-        place: Which worker it is.
+        place: Position of the worker.
         requests: The owner's mail to all workers.
         replies: Mail from this worker.
     """
@@ -304,7 +304,7 @@ def start_far_worker(
     """Start the process of a worker.
 
     Args:
-        place: Which worker it is.
+        place: Position of the worker.
         peers: Descriptors: a lifeline, which ends the worker when it closes, and the connection for data.
         shared: The fleet's shared data by name.
         link: Way to connect to the owner again; without one, the worker ends with its connection.

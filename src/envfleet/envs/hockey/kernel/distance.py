@@ -48,7 +48,7 @@ def distance(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pose:
     Args:
         state: Its `simplex_size` is 0 for a fresh beginning.
         a: The fixture that stands upright.
-        a_x: Of its origin, as `a_y`.
+        a_x: Coordinate of its origin, as `a_y`.
         a_y: See `a_x`.
         b: The other fixture.
         pose: That of `b`.

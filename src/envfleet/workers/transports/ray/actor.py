@@ -88,8 +88,8 @@ class RayWorker:
         """Start the worker, which ends with this process or with the driver.
 
         Args:
-            settled: What `settle` has returned, which Ray waits for.
-            place: Which worker it is.
+            settled: Result of `settle`, which Ray waits for.
+            place: Position of the worker.
             shared: The fleet's shared data, for a worker that does not share the driver's memory.
 
         Returns:

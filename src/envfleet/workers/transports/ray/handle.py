@@ -37,7 +37,7 @@ class RayHandle:
         timeout_s: Silence after which a worker elsewhere is given up.
 
     Attributes:
-        settled: Whether the actor could connect; in Ray.
+        settled: Reference of Ray: True if the actor could connect.
         lifeline: Connection to a worker that shares memory; it ends with the worker and the worker with it.
         control: Connection to the guard of a worker elsewhere.
         far: Rows and mail of such a worker.

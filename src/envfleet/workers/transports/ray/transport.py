@@ -47,7 +47,7 @@ class Settings(NamedTuple):
     Attributes:
         place_s: Seconds for Ray to place workers.
         progress_s: Seconds that are left at least whenever a worker was placed.
-        shared_memory: Whether workers of this machine may map the memory of this process.
+        shared_memory: True if workers on this machine may map the memory of this process.
         timeout_s: Silence of a node after which its workers are given up.
         ports: Ports of which the first free one is listened at; 0 is any.
     """
@@ -130,7 +130,7 @@ class RayTransport(ProcessTransport):
     Args:
         plans: One per worker.
         shared: The fleet's shared data by name.
-        asked: What each worker asks of Ray.
+        actor_options: Options of the actors, such as the resources of each.
         settings: Options that are not Ray's.
     """
 
