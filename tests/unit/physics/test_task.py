@@ -16,7 +16,6 @@ import envfleet
 from envfleet.errors import InvalidArgument, KernelError
 from envfleet.physics import Task
 from envfleet.physics.env import make_env
-from envfleet.testing import check_task
 from envfleet.testing.duel import Duel
 
 
@@ -34,10 +33,6 @@ def test_fleets_equal_plain_python(task: type[Task], autoreset_mode: AutoresetMo
     finally:
         reference.close()
         subject.close()
-
-
-def test_check_task_compares_steps() -> None:
-    assert check_task(Gusts, num_steps=30, seeds=(1, 2)) == 60
 
 
 def test_states_continue_exactly() -> None:
