@@ -1,4 +1,4 @@
-"""The episode protocol, that of an older turbofan service (version 0.4), as its student client speaks it."""
+"""The episode protocol of an older turbofan service (version 0.4), as in its student client."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
     def reset_specific_envs(
         self, env_indices: Sequence[int], seeds: Sequence[int | None] | None = None
     ) -> tuple[NDArray[np.float32], list[dict[str, Any]]]:
-        """Take a new engine in some places.
+        """Reset some of the engines.
 
         Args:
             env_indices: Indices of the engines.
@@ -130,7 +130,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
             Observations, `(len(env_indices), 9)`, and an info each.
 
         Raises:
-            ServiceRefused: The service does not want to.
+            ServiceRefused: The service refused the reset.
         """
         indices = [int(index) for index in env_indices]
         if not indices:
@@ -156,7 +156,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
     def step(
         self, actions: Any, step_size: int | None = None, return_all_states: bool | None = None
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], list[dict[str, Any]]]:
-        """Decide for all engines: 0 flies, 1 repairs, 2 sells.
+        """Step all engines: action 0 flies, 1 repairs, 2 sells.
 
         Args:
             actions: One per engine.
@@ -198,7 +198,7 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
         return {**info, "terminated": bool(self._terminated[index]), "truncated": bool(self._truncated[index])}
 
     def close(self) -> None:
-        """Drop the connection; the service closes the engines when they lie idle."""
+        """Drop the connection; the service closes the engines after their idle timeout."""
         self._link.close()
 
     def __exit__(self, *exc_info: object) -> None:

@@ -29,8 +29,8 @@ def run(
         ways: `"vec"`, `"packed_vec"` or both.
         num_envs: Numbers of sub-environments.
         batch_sizes: Samples per batch, of all sub-environments together.
-        num_epochs: Times a batch is gone through.
-        num_iterations: Iterations that count; one more goes before them.
+        num_epochs: Passes over each batch.
+        num_iterations: Iterations that count, after one more.
         out: Folder for `vec_data.json` and the plots.
         keep_policies: True to keep the trained policies, as checkpoints in `out`.
 

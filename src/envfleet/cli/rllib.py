@@ -22,7 +22,7 @@ app = typer.Typer(
 
 EnvId = Annotated[str, typer.Option("--env", help="A Gymnasium id.")]
 BackendName = Annotated[str, typer.Option(help="Of the fleet: auto, serial, thread, process, kernel, native.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Times a batch is gone through.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Passes over each batch.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of environments, networks and draws.")]
 _PARTS = ("iteration", "sampling", "connectors", "learner")
 _SPEEDS = ("samples/s", *_PARTS)

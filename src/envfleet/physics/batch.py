@@ -194,7 +194,7 @@ class TaskBatch(CpuBatch):
         return BatchState({**state.arrays, **more}, state.params)
 
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
-        """Bring saved rows back, to the same places or others.
+        """Restore saved rows, into the same rows or others.
 
         Raises:
             InvalidArgument: They are of another task or model.

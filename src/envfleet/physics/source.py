@@ -252,7 +252,7 @@ def _tuple_text(name: str, fields: tuple[Field, ...], array: str, base: str, *, 
 
 
 def compile_task(spec: TaskSpec, has_own_params: bool) -> MachineCode:
-    """Compile a task, or load what was compiled before; says so on stderr if it has to compile.
+    """Compile a task, or load it from the cache; a note on stderr reports a compilation.
 
     The code has `step` and `begin`, which MuJoCo's threads call; `seed(place, rows, seeds, is_seeded)`, and
     `check(actions)`: 0 or `-1 - row` of the first invalid action.

@@ -91,7 +91,7 @@ class Task:
 
     @classmethod
     def read_params(cls, model: Any, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters that a fleet is made with, those that depend on the model included.
+        """Return all parameters of a fleet, including those that depend on the model.
 
         Args:
             model: The `mujoco.MjModel`.
@@ -120,7 +120,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec(KernelSpec):
-    """A task as it was when it was read, for one model.
+    """Description of a task for one model.
 
     Attributes:
         after_reset: `after_reset(…)`, or `None`.

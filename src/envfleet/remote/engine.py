@@ -119,7 +119,7 @@ class RemoteEngine(seam.Engine):
         self._owed = None if last is None else self._resume(described, last)
 
     def _resume(self, described: Mapping[str, Any], last: Mapping[str, Any]) -> seam.Batch:
-        """Continue a fleet of another client; return the result of its last call, which that one may not have got.
+        """Continue a fleet of another client; return the result of its last call, which that client may have missed.
 
         Raises:
             WireError: The service described something else.
@@ -257,7 +257,7 @@ class RemoteEngine(seam.Engine):
         return owed
 
     def _await(self, count: int | None, rows: seam.Rows | None, timeout_s: float | None) -> list[Answered]:
-        """Wait until so many rows, or these, have stepped."""
+        """Wait until `count` rows, or `rows`, have stepped."""
         begun_s = time.perf_counter()
         self._go_on()
         try:
@@ -462,7 +462,7 @@ class RemoteEngine(seam.Engine):
         return self._owed is not None or self._open is not None or any(call.error is not None for call in self._sent)
 
     def state_after(self, error: BaseException) -> Lifecycle | None:
-        """Return `TORN` if an answer was lost while it was taken in; else the call can be made again."""
+        """Return `TORN` if an answer was lost while it was read; otherwise the call can be repeated."""
         return super().state_after(error) if self._tears else None
 
     def describe(self) -> str:

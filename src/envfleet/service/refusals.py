@@ -100,7 +100,7 @@ class Closed(Refusal):
 
 
 class Diverged(Closed):
-    """The fleet gave other results when its events were made again, so that it was closed."""
+    """The fleet was closed, because its repeated events had other results."""
 
 
 class Busy(Refusal):

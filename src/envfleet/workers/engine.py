@@ -378,7 +378,7 @@ class WorkersEngine(seam.Engine):
         return values
 
     def _restore(self, request: seam.SetState, objects: Mapping[int, list[Any]], replies: Mapping[int, Reply]) -> None:
-        """Continue the episodes of saved states, but for those that workers could not take."""
+        """Continue the episodes of saved states, except for those that workers could not load."""
         failed = {failure.env_index for reply in replies.values() for failure in reply.failures}
         every = self._list(request.rows)
         rows = [row for row in every if row not in failed]
@@ -461,7 +461,7 @@ class WorkersEngine(seam.Engine):
         return failures
 
     def _is_open(self) -> bool:
-        """Return whether there are workers to close, and not those of a process that this one is a fork of."""
+        """Return whether this process, and not one that it is a fork of, has workers to close."""
         peeked = self._finalizer.peek()
         return peeked is not None and peeked[2][-1] == os.getpid()
 

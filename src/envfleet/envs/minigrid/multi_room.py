@@ -135,7 +135,7 @@ def _draw_chain(rooms: NDArray[np.int16], rng: np.random.Generator, num_rooms: i
 def _fits_room(
     rooms: NDArray[np.int16], rng: np.random.Generator, index: int, entry: int, door_x: Any, door_y: Any, max_size: int
 ) -> Any:
-    """Draw one room behind a door; returns whether it lies within the world and apart from all but the one before."""
+    """Draw one room behind a door; return whether it is in the world and apart from all rooms but the previous one."""
     width: Any = rng.integers(_MIN_ROOM_SIZE, max_size + 1)
     height: Any = rng.integers(_MIN_ROOM_SIZE, max_size + 1)
     x, y = door_x, door_y

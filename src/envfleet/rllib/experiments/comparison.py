@@ -21,7 +21,7 @@ def compare(plans: Iterable[TrainingPlan], num_iterations: int, policies: Path |
 
     Args:
         plans: Plans to measure, one after the other.
-        num_iterations: That count; one more goes before them.
+        num_iterations: Iterations that count, after one more.
         policies: Folder for a checkpoint of each trained algorithm; `None` keeps none.
 
     Yields:
@@ -48,7 +48,7 @@ def sweep(
 
     Args:
         plans: Plans to measure.
-        num_iterations: Iterations that count; one more goes before them.
+        num_iterations: Iterations that count, after one more.
         out: Folder for results and plots.
         file_name: Name of the results.
         keeps_policies: True to save the trained algorithms, under `policies`.

@@ -1,4 +1,4 @@
-"""Measurement of where the time of an iteration went."""
+"""Measurement of the time of an iteration by part."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def connector_seconds(result: Mapping[str, Any], num_steps: int) -> dict[str, fl
 
     Args:
         result: Result of `Algorithm.train`.
-        num_steps: Steps of the vector environment per iteration, each of which goes through the pieces between
+        num_steps: Steps of the vector environment per iteration, each of which passes the pieces between
             environment and module.
     """
     runners, learners = result["env_runners"], result["learners"][ALL_MODULES]

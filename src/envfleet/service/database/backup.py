@@ -55,7 +55,7 @@ def restore(source: Path, store: Store) -> None:
         store: The database that it becomes.
 
     Raises:
-        InvalidArgument: The backup is damaged or something else, or there is a database.
+        InvalidArgument: The file is not a whole backup, or the database exists.
         OSError: The file cannot be written.
     """
     if store.file is None:

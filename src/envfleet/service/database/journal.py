@@ -114,7 +114,7 @@ class Journal:
         self._count_steps = _Prepared(counting.returning(Usage.steps), Usage, dialect, returns=True)
 
     def check_steps(self, user_id: int, steps: int, most: int) -> None:
-        """Refuse steps before they are made; what is refused here would be when it is committed.
+        """Refuse steps before they are made, if their commit would be refused.
 
         Raises:
             QuotaSpent: They are too many, as far as this process knows.

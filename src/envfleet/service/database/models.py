@@ -71,7 +71,7 @@ class FleetRow(Base):
 
 
 class FleetEvent(Base):
-    """A reset or a step of a fleet, enough to make it again; `(fleet_id, seq)` is made once and never changed."""
+    """A reset or a step of a fleet, with all that repeats it; `(fleet_id, seq)` is written once and never changed."""
 
     __tablename__ = "events"
 
@@ -82,7 +82,7 @@ class FleetEvent(Base):
 
 
 class Snapshot(Base):
-    """The state of a fleet before event `seq`, so that only later events have to be made again."""
+    """The state of a fleet before event `seq`, so that only later events must be repeated."""
 
     __tablename__ = "snapshots"
 

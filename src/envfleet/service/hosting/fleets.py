@@ -178,7 +178,7 @@ class Fleets:
 
     @contextlib.contextmanager
     def use(self, user_id: int | None, fleet_id: str, *, is_counted: bool = False) -> Iterator[HostedFleet]:
-        """Lend this thread alone a fleet, brought back from the database where it is not in memory.
+        """Lock a fleet for this thread; a fleet that is not in memory is first restored from the database.
 
         Args:
             user_id: Id of the required owner; `None` accepts any owner and does not count as a use.
@@ -189,9 +189,8 @@ class Fleets:
         Raises:
             NotFound: The fleet does not exist or has another owner.
             Closed: It was closed.
-            Diverged: It gave other results when it was brought back, and was closed.
-            Busy: Another call took too long, or it has more to make again than can be done while a call waits: the
-                next call continues with it.
+            Diverged: Its restored results differ from the recorded ones; it was closed.
+            Busy: Another call or the restoration took too long; the next call continues the restoration.
         """
         while True:
             hosted = self._memory.bring(user_id, fleet_id)
@@ -255,7 +254,7 @@ class Fleets:
                 raise InvalidArgument(
                     f"fleet {fleet_id!r} belongs to the episode protocol: reset and step its episodes by that"
                 )
-            if seq > hosted.seq:  # another process may have gone ahead
+            if seq > hosted.seq:  # another process may have made later events
                 self._memory.follow(hosted)
             if seq == hosted.seq - 1 and hosted.last is not None and hosted.last[0] == key:
                 return hosted.last[1], True
@@ -314,7 +313,7 @@ class Fleets:
         return BegunCall(hosted, key, entry, outcome._replace(packed=packed))
 
     def _finish(self, call: BegunCall) -> Outcome:
-        """Take notice that a call was committed."""
+        """Update the fleet and the metrics after the commit of a call."""
         hosted, outcome = call.hosted, call.outcome
         if call.entry.snapshots:
             hosted.snapshot_seq = hosted.seq - 1
@@ -400,7 +399,7 @@ class Fleets:
 
         Raises:
             NotFound: The fleet does not exist or has another owner.
-            Busy: Another call or process is using it, or it takes too long to be brought back.
+            Busy: Another call or process is using it, or its restoration takes too long.
         """
         now = time.time()
         try:
@@ -426,7 +425,7 @@ class Fleets:
         self._journal.commit(JournalEntry(events=[event], episodes=episodes, closed={fleet_id: now}))
 
     def tend(self) -> None:
-        """Note what was used, reap what lay idle, and put out of memory what was not used for a while."""
+        """Record uses of fleets, close those that were idle for too long, and drop unused ones from memory."""
         now, held = time.time(), self._memory.all()
         self._note_uses(held)
         self._noted_at = now
@@ -457,7 +456,7 @@ class Fleets:
                 self._memory.drop(hosted)
                 hosted.lock.release()
             else:
-                _log.warning("fleet %s does not come to an end", hosted.fleet_id)
+                _log.warning("fleet %s does not end", hosted.fleet_id)
         self._journal.close()
 
 

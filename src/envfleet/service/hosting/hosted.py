@@ -85,7 +85,7 @@ class Outcome(NamedTuple):
 
 
 class HostedFleet:
-    """A fleet, what its episodes amount to, and its place in the log of events. Hold `lock` while using it.
+    """A fleet with the results of its episodes and its place in the log of events. Hold `lock` while using it.
 
     Args:
         fleet_id: Its id.

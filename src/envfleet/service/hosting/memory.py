@@ -25,7 +25,7 @@ _CHUNK = 500  # events that are read at a time
 class Memory:
     """The fleets that a process holds.
 
-    Several processes may share a database: each notices when another has gone ahead with a fleet, and catches up.
+    Several processes may share a database: each notices when another has made events of a fleet, and catches up.
 
     Args:
         store: The database.
@@ -52,7 +52,7 @@ class Memory:
             return list(self._fleets.values())
 
     def put(self, hosted: HostedFleet) -> HostedFleet:
-        """Take a fleet, unless there is one with its id, which is kept and returned instead."""
+        """Add a fleet, and return it; an earlier fleet with its id is kept and returned instead."""
         with self._lock:
             present = self._fleets.setdefault(hosted.fleet_id, hosted)
         if present is not hosted:
@@ -153,7 +153,7 @@ class Memory:
             Closed: It was closed.
             Diverged: An event has other results than the first time.
             Busy: More events remain; the next call continues.
-            EnvFailed: One of them cannot be made again.
+            EnvFailed: One of them cannot be repeated.
         """
         deadline, hosted.is_behind = time.monotonic() + self._settings.queue_timeout_s, True
         if self._store.is_closed(hosted.fleet_id):
@@ -166,8 +166,8 @@ class Memory:
                     hosted.last = key, pack_reply(reply)
                     done, of = hosted.seq, self._store.count_events(hosted.fleet_id)
                     raise Busy(
-                        f"fleet {hosted.fleet_id!r} is being brought back, {done} of {of} calls are made again: try "
-                        "again, and it continues",
+                        f"fleet {hosted.fleet_id!r} is being restored, {done} of {of} calls are repeated: try again, "
+                        "and it continues",
                         retry_after_s=1.0,
                     )
             hosted.last = key, pack_reply(reply)

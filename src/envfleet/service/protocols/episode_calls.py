@@ -38,7 +38,7 @@ Result = Reply | EnvfleetError
 
 
 def find_episode_offer(offers: Iterable[Offer], name: str | None = None) -> tuple[Offer, EpisodeProtocol]:
-    """Find an environment of which the episode protocol is spoken.
+    """Find an environment that supports the episode protocol.
 
     Args:
         offers: Offers of the service.
@@ -127,7 +127,7 @@ class EpisodeCalls:
     # ------------------------------------------------------------------ looking
 
     def info(self, episode_id: str) -> Reply:
-        """Return what an episode amounts to."""
+        """Return the state of an episode."""
 
         def look(fleet: HostedFleet, row: int) -> Reply:
             total = float(fleet.meter.columns["returns"][row])
@@ -158,7 +158,7 @@ class EpisodeCalls:
         return {"observation": result["observation"], "new_episode_id": result["id"], "info": {}}
 
     def reset_many(self, body: bytes) -> Reply:
-        """Reset several episodes; return a failure instead of a result where one occurred."""
+        """Reset several episodes; a failed one has an error instead of a result."""
         request = read(ResetEpisodes, body, is_json=True)
         seeds = request.seeds or [None] * len(request.episode_ids)
         if len(seeds) != len(request.episode_ids):
@@ -197,7 +197,7 @@ class EpisodeCalls:
         return {**result, "step": details["step"], "info": {**info, "reason": details["reason"], "info": inner}}
 
     def step_many(self, body: bytes) -> Reply:
-        """Step several episodes; return a failure instead of a result where one occurred."""
+        """Step several episodes; a failed one has an error instead of a result."""
         actions = read(StepEpisodes, body, is_json=True).episode_actions
         results = [
             _refused(request, result) if isinstance(result, Exception) else result
@@ -262,7 +262,7 @@ class EpisodeCalls:
 
         Args:
             episode_ids: The episodes.
-            work: Called with each fleet of theirs and the place of each row in `episode_ids`; returns results by row.
+            work: Function that takes a fleet and the position of each row in `episode_ids`, and returns results by row.
         """
         results: dict[int, Result] = {}
         groups: dict[str, dict[int, int]] = defaultdict(dict)
@@ -311,7 +311,7 @@ def _refused(request: StepEpisode, error: Exception) -> Reply:
 def _protocol(fleet: HostedFleet) -> EpisodeProtocol:
     protocol = fleet.meter.hosting.episodes
     if protocol is None:
-        raise InvalidArgument(f"the episode protocol is not spoken of {fleet.config.env}: use the fleet protocol")
+        raise InvalidArgument(f"{fleet.config.env} does not support the episode protocol: use the fleet protocol")
     return protocol
 
 

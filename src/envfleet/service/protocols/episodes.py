@@ -59,7 +59,7 @@ async def create_episodes(body: CreateEpisodes, request: Request, user_token: Us
 
 @router.get("/episode/{episode_id}")
 async def get_episode(episode_id: str, request: Request, user_token: UserToken = None) -> Reply:
-    """Return what an episode amounts to so far."""
+    """Return the state of an episode."""
     return await _run(request, user_token, EpisodeCalls.info, episode_id)
 
 

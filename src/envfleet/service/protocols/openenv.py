@@ -76,7 +76,7 @@ async def _host(websocket: WebSocket, env: str | None) -> None:
                     message = await websocket.receive()
                 if message["type"] == "websocket.disconnect":
                     return
-                # What went wrong is the reply to the first message: the client may not read what it did not ask for.
+                # A failure is the reply to the first message, because clients may not read messages without a request.
                 reply = failure or await session.answer(functools.partial(session.play, message.get("text") or ""))
                 if reply:
                     await websocket.send_text(reply)
@@ -121,7 +121,7 @@ class _Session:
         self._service.metrics.count("WEBSOCKET", self._route, str(status))
 
     async def answer(self, work: Callable[[Identity], str | None]) -> str | None:
-        """Return the reply to a message, which is made in the turn of the user; a refusal is a reply, too."""
+        """Return the reply to a message, computed in the user's turn; a refusal is also a reply."""
         status, computes = 200, self._offer is not None and self._offer.is_kernel
         try:
             identity = await self._service.identify(self.token)

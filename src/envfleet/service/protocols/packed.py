@@ -14,7 +14,7 @@ MOST_ELEMENTS = 100_000
 _MOST_LEVELS = 16
 
 _FIXED = [0] * 256
-"""Bytes of an element by its first byte, where that says so; 0 for texts, arrays, maps and extensions."""
+"""Size of an element by its first byte, in bytes; 0 for texts, arrays, maps and extensions."""
 for _first in range(256):
     if _first < 0x80 or _first >= 0xE0 or _first in (0xC0, 0xC2, 0xC3):
         _FIXED[_first] = 1

@@ -52,7 +52,7 @@ class Accounts:
 
         Args:
             text: CSV with a header: `name`, and if wanted `role`, `max_live_envs` and `max_steps_per_day`. Empty cells
-                stand for a participant and the service's limits.
+                mean a participant and the service's limits.
 
         Returns:
             Names and tokens, in the order of the rows; the tokens cannot be shown again.

@@ -1,4 +1,4 @@
-"""Line charts as numbers that a template puts into SVG; colours come from the style sheet."""
+"""Line charts as numbers for a template of SVG; the style sheet has the colours."""
 
 from __future__ import annotations
 

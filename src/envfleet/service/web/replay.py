@@ -1,4 +1,4 @@
-"""Replays: one sub-environment's episode, made again from the log of its fleet's events."""
+"""Replays: an episode of one sub-environment, repeated from the log of its fleet's events."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Replays:
                     _note(log, event, reply)
             if not rewards or np.cumsum(rewards)[-1] != episode["total"]:
                 raise Closed(
-                    "this episode cannot be replayed: made again, it has other rewards than it had, as its environment "
-                    "changed or draws global random numbers"
+                    "this episode cannot be replayed: its rewards differ from the recorded ones, because its "
+                    "environment changed or draws global random numbers"
                 )
             self._cached[episode["id"]] = replay = Replay(np.array(rewards), log, hosting.unit)
             if len(self._cached) > _MOST_KNOWN:

@@ -152,7 +152,7 @@ def _check_origin(request: Request) -> None:
     """Check that a form was sent from a page of this service, by the browser's headers.
 
     Browsers say how pages are related only over HTTPS and on localhost. Over plain HTTP the address of the sending page
-    is compared with the one that was asked for. Behind a proxy that does not pass the latter on, they differ, and a
+    is compared with the requested one. Behind a proxy that does not pass the latter on, they differ, and a
     cookie that browsers send from our own pages only (SameSite=strict) decides: the form to sign in needs it, and it
     keeps the address of the page with that form, which all other forms must have.
 
@@ -173,7 +173,7 @@ def _check_origin(request: Request) -> None:
 def remember(request: Request, response: Response, session_id: str | None = None) -> None:
     """Give the browser a session's id, and where it signed in; without an id, what the form to sign in needs."""
     origin = request.headers.get("origin", "")
-    # A proxy that ends TLS may not say so, but the browser names its own address.
+    # A proxy that ends TLS may not report it, but the browser sends its own address.
     secure = request.url.scheme == "https" or origin.startswith("https://")
     cookies = {}
     if session_id is not None:

@@ -98,7 +98,7 @@ class CurriculumProgress:
         self._begin_phase()
 
     def extend(self, transitions: int) -> None:
-        """Continue the last phase of a finished curriculum until so many transitions of the whole run."""
+        """Continue the last phase of a finished curriculum until the whole run has `transitions`."""
         self.index, self._extended_to = len(self.phases) - 1, transitions
 
     def _is_promoted(self) -> bool:

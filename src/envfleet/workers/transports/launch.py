@@ -119,7 +119,7 @@ class ForkServer:
         # Sets of strings iterate in the same order in every fleet.
         environ = {"PYTHONHASHSEED": "0", **worker_environ()}
         ours, theirs = socket.socketpair()
-        # Ctrl-C is the owner's affair, also before the server can say so itself.
+        # Only the owner handles Ctrl-C, also before the server can ignore it itself.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with theirs:

@@ -82,13 +82,13 @@ def origin(state: Any, body: int) -> tuple[np.float32, np.float32]:
 
 
 def follow(state: Any, body: int) -> None:
-    """Bring the origin to where the centre of mass and the angle are."""
+    """Update the origin from the centre of mass and the angle."""
     turn(state, body)
     state.x[body], state.y[body] = origin(state, body)
 
 
 def travel(state: Any, body: int, time_s: np.float32) -> None:
-    """Move the centre of mass and turn by the velocities, which are cut first where they are too large."""
+    """Limit the velocities, then move the centre of mass and turn by them."""
     velocity_x, velocity_y, spin = state.velocity_x[body], state.velocity_y[body], state.spin[body]
     step_x, step_y, angle = time_s * velocity_x, time_s * velocity_y, time_s * spin
     squared = step_x * step_x + step_y * step_y
@@ -135,7 +135,7 @@ def advance(state: Any, body: int, progress: np.float32) -> None:
 
 
 def update_box(state: Any, body: int) -> None:
-    """Look where the body's sweep goes, and let its stored box grow if it goes out of it."""
+    """Compute the box of the body's sweep, and enlarge the stored box if it does not contain it."""
     fixture = s.FIXTURE_OF[body]
     x, y = state.x[body], state.y[body]
     if body == PUCK:

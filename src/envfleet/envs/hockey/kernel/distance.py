@@ -1,7 +1,7 @@
 """The distance of two convex shapes, by the algorithm of Gilbert, Johnson and Keerthi.
 
-The first shape stands upright, as all that stands around the field; the second has any pose. The simplex, up to three
-pairs of vertices, lies in the state, where the next call begins with it. After Box2D's version of the algorithm
+The first shape is upright, as everything around the field; the second has any pose. The simplex, up to three pairs of
+vertices, stays in the state, and the next call starts from it. After Box2D's version of the algorithm
 (E. Catto, zlib licence; see NOTICE), which solves for barycentric coordinates.
 
 Source: E. Gilbert, D. Johnson, S. Keerthi, "A Fast Procedure for Computing the Distance between Complex Objects in
@@ -84,7 +84,7 @@ def distance(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pose:
 
 
 def _resume(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pose: Pose) -> None:
-    """Bring the simplex of the last call to the present poses, or begin with a corner of each."""
+    """Update the simplex of the last call to the present poses, or start with a corner of each shape."""
     for k in range(state.simplex_size):
         _set_vertex(state, k, a, a_x, a_y, b, pose)
     if state.simplex_size > 1:

@@ -115,7 +115,7 @@ def _solve_island(state: Any, num_bodies: int, num_contacts: int) -> None:
 
 
 def _settle(state: Any, num_bodies: int, is_corrected: bool) -> None:
-    """Bring the origins to where the bodies are; an island that has been still for long falls asleep."""
+    """Update the origins of the bodies; an island that has been still for long falls asleep."""
     still_s = _STILL_S
     for k in range(num_bodies):
         body = state.island[k]

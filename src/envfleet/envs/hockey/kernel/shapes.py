@@ -90,7 +90,7 @@ CENTER_Y = np.array([-1.094953461233672e-09, 4.804951991843609e-09, 0.0, *_STAND
 
 
 def _pairs() -> list[tuple[int, int]]:
-    """Return all pairs of fixtures that ever meet, in the order in which contacts of one moment are made."""
+    """Return all pairs of fixtures that can meet, in the order in which simultaneous contacts are created."""
     barriers = range(6)
     with_rackets = [(fixture, racket) for fixture in (*barriers, 7, 9) for racket in (10, 11)]
     with_puck = [(fixture, PUCK_FIXTURE) for fixture in (*barriers, LEFT_SENSOR, RIGHT_SENSOR)]

@@ -1,4 +1,4 @@
-"""The Ray cluster that fleets of this process run on: found, or started for as long as there are fleets."""
+"""The Ray cluster of this process's fleets: a running one, or one that is started for their lifetime."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class RayHandle:
 
     @property
     def sentinel(self) -> int:
-        """Readable once there is news; -1 before it has connected."""
+        """Descriptor that becomes readable when the worker reports something; -1 before it has connected."""
         if self.control is not None:
             return self.control.fd
         return -1 if self.lifeline is None else self.lifeline.fileno()
@@ -93,7 +93,7 @@ class RayHandle:
         return cluster.session() != self._session
 
     def _get(self, outcome: Any, timeout_s: float = 0.0) -> Any:
-        """Return what the actor answers, or, in words, why it does not."""
+        """Return the actor's answer, or the reason why it is missing, as text."""
         if self._is_cut_off():
             return "Ray was shut down"
         try:

@@ -310,7 +310,7 @@ class RayTransport(ProcessTransport):
         for process in far:
             if process.is_quiet() and process.is_lost_now():
                 needs_attention = True
-        if took_s >= timeout_s:  # a caller will look where they are
+        if took_s >= timeout_s:  # the caller will then check them
             self._look()
         return needs_attention
 
@@ -380,7 +380,7 @@ class RayTransport(ProcessTransport):
             )
 
     def _give_up(self) -> None:
-        """Wait no longer for workers that have yet to connect."""
+        """Stop waiting for workers that have not connected yet."""
         self._invited.clear()
         for process in self.processes:
             if not process.has_connected:
@@ -417,7 +417,7 @@ class RayTransport(ProcessTransport):
             super().ring(worker)
 
     def replace(self, worker: int, plan: GroupPlan) -> None:
-        """Have another worker started by the same actor, or placed wherever there is room if that has ended.
+        """Let the same actor start another worker, or Ray place a new actor if it has ended.
 
         Raises:
             EnvfleetError: Ray was shut down, or its head is gone.
