@@ -321,8 +321,8 @@ def _open(plan: _Plan, num_envs: int | None, numbers: Sequence[int], make_option
     """Open the fleet of an evaluation; one that was passed stays open."""
     if isinstance(plan.env, Fleet):
         if make_options or num_envs is not None:
-            options = [*make_options, *(["num_envs"] if num_envs is not None else [])]
-            raise InvalidArgument(f"{options[0]} is an option of make(), but env is a fleet: leave it out")
+            names = [*make_options, *(["num_envs"] if num_envs is not None else [])]
+            raise InvalidArgument(f"{names[0]} is an option of make(), but env is a fleet: leave it out")
         yield plan.env
         return
     wanted = _NUM_ENVS if num_envs is None else check_whole("num_envs", num_envs, 1)

@@ -265,7 +265,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         if not callable(name):
             check_name("call()", name)
         with self._calls.hold("call()", Lifecycle.NEW, _READY):
-            return tuple(self._calls.request(seam.Call(name, args, kwargs)))
+            return (*self._calls.request(seam.Call(name, args, kwargs)),)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Get an attribute of every sub-environment."""
@@ -307,12 +307,12 @@ class Fleet(VectorEnv[Any, Any, Any]):
             if not callable(function):
                 raise InvalidArgument(f"apply({function!r}): pass a function that takes a sub-environment")
             rows = None if indices is None else check_rows(indices, self.num_envs)
-            return list(self._calls.request(seam.Call(function, args, kwargs, rows)))
+            return [*self._calls.request(seam.Call(function, args, kwargs, rows))]
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every sub-environment with its `render_mode`; returns one frame each."""
         with self._calls.hold("render()", _READY):
-            return tuple(self._calls.request(seam.Call("render")))
+            return (*self._calls.request(seam.Call("render")),)
 
     @property  # type: ignore[misc]  # as SyncVectorEnv has it
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # the same
@@ -448,8 +448,6 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         if timeout is not None:
             check_seconds("timeout", timeout, is_positive=False)
-        if self._calls.state is Lifecycle.CLOSED:
-            return
         try:
             failures = self._calls.close(timeout, terminate)
         finally:

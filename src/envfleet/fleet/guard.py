@@ -152,12 +152,14 @@ class CallGuard:
         return batch
 
     def close(self, timeout_s: float | None, is_forced: bool) -> list[Failure]:
-        """Close the engine and return the exceptions of sub-environments.
+        """Close the engine and return the exceptions of sub-environments; idempotent.
 
         Args:
             timeout_s: Seconds for sub-environments to close, `CLOSE_TIMEOUT_S` by default.
             is_forced: If True, kill the workers at once, also while another thread is in the fleet.
         """
+        if self.state is Lifecycle.CLOSED:
+            return []
         if is_forced:
             self.engine.abort()  # a thread that is inside the fleet raises an error
         if not self.lock.acquire(timeout=CLOSE_TIMEOUT_S if is_forced else 0):

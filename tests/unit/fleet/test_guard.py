@@ -25,6 +25,10 @@ def guard() -> Iterator[CallGuard]:
         yield guard
 
 
+def state_of(guard: CallGuard) -> Lifecycle:
+    return guard.state
+
+
 def interrupt() -> None:
     raise KeyboardInterrupt
 
@@ -32,32 +36,32 @@ def interrupt() -> None:
 def test_an_interruption_needs_a_reset_of_all(guard: CallGuard) -> None:
     with pytest.raises(KeyboardInterrupt):
         guard.run(interrupt)
-    assert guard.state is Lifecycle.TORN
+    assert state_of(guard) is Lifecycle.TORN
     with pytest.raises(ResetNeeded, match="interrupted"):
         guard.reset("reset() with a mask", Reset(np.array([1])), Lifecycle.READY)
     guard.reset("reset()", Reset())
-    assert guard.state is Lifecycle.READY
+    assert state_of(guard) is Lifecycle.READY
 
 
 def test_invalid_arguments_keep_the_state(guard: CallGuard) -> None:
     with pytest.raises(InvalidArgument):
         guard.send(np.zeros(5, np.int64), None)
-    assert guard.state is Lifecycle.READY
+    assert state_of(guard) is Lifecycle.READY
     assert not guard.under_way.any()
 
 
 def test_sent_rows_are_pending_until_received(guard: CallGuard) -> None:
     guard.send(np.zeros(2, np.int64), np.array([2, 0]))
-    assert guard.state is Lifecycle.PENDING
+    assert state_of(guard) is Lifecycle.PENDING
     assert guard.under_way.tolist() == [True, False, True]
     with pytest.raises(CallPending, match=r"\[0, 2\] are under way: receive them first"):
         guard.send(np.zeros(1, np.int64), np.array([0]))
     with pytest.raises(InvalidArgument, match=r"of \[1\], which are not under way"):
         guard.receive(3, np.array([0, 1]), None)
     assert guard.receive(3, np.array([0]), None).env_indices.tolist() == [0]
-    assert guard.state is Lifecycle.PENDING
+    assert state_of(guard) is Lifecycle.PENDING
     assert guard.receive(3, None, None).env_indices.tolist() == [2]
-    assert guard.state is Lifecycle.READY
+    assert state_of(guard) is Lifecycle.READY
     with pytest.raises(NothingPending), guard.hold("recv()", Lifecycle.PENDING):
         pass
 
@@ -89,7 +93,7 @@ def test_errors_are_reported_after_the_state_is_set(guard: CallGuard) -> None:
 
 def test_a_closed_fleet_stays_closed(guard: CallGuard) -> None:
     assert guard.close(None, is_forced=False) == []
-    assert guard.state is Lifecycle.CLOSED
+    assert state_of(guard) is Lifecycle.CLOSED
     with pytest.raises(FleetClosed):
         guard.reset("reset()", Reset())
 

@@ -36,7 +36,7 @@ def test_gymnasium_steps_detached_environments(case: Case) -> None:
     envs = SyncVectorEnv(detached)
     envs.action_space.seed(0)
     envs.reset(seed=0)
-    ended = [envs.step(envs.action_space.sample())[2:4] for _ in range(10)]
+    ended: list[Any] = [envs.step(envs.action_space.sample())[2:4] for _ in range(10)]
     assert np.any(ended, axis=(0, 1)).all()  # each sub-environment ends an episode
     envs.close()
 
@@ -48,7 +48,7 @@ def test_names_are_unique() -> None:
 
 def test_env_fns_build_the_environment_of_their_index() -> None:
     envs: list[Any] = []
-    case = Case("indices", envs.append)  # type: ignore[arg-type, func-returns-value]
+    case = Case("indices", envs.append)  # type: ignore[arg-type]
     for env_fn in case.env_fns(3):
         env_fn()
     assert envs == [0, 1, 2]

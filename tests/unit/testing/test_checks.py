@@ -34,8 +34,8 @@ def check_mixed_infos(trial: Trial) -> Any:
 
 class WrongReward(SyncVectorEnv):
     def step(self, actions: Any) -> Any:
-        observations, rewards, *others = super().step(actions)
-        return observations, rewards + 1, *others
+        result: Any = super().step(actions)
+        return result[0], result[1] + 1, *result[2:]
 
 
 class OneValueForAll(SyncVectorEnv):
@@ -64,9 +64,9 @@ class WritesMetadata(SyncVectorEnv):
 
 class ForgetsKeys(SyncVectorEnv):
     def step(self, actions: Any) -> Any:
-        *others, infos = super().step(actions)
-        infos.pop("other", None)
-        return *others, infos
+        result: Any = super().step(actions)
+        result[4].pop("other", None)
+        return result
 
 
 class StepsAfterClose(SyncVectorEnv):
