@@ -435,6 +435,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     # -------------------------------------------------------------------------------------------------- lifecycle
 
+    @property
+    def closed(self) -> bool:  # type: ignore[override]  # an attribute of `VectorEnv`
+        """Return whether the fleet is closed."""
+        return self._calls.state is Lifecycle.CLOSED
+
     def close(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
         """Close every sub-environment and stop the workers; idempotent.
 
@@ -448,10 +453,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         if timeout is not None:
             check_seconds("timeout", timeout, is_positive=False)
-        try:
-            failures = self._calls.close(timeout, terminate)
-        finally:
-            self.closed = self._calls.state is Lifecycle.CLOSED
+        failures = self._calls.close(timeout, terminate)
         if failures:
             raise SubEnvError(failures)
 
