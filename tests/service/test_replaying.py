@@ -133,7 +133,7 @@ def test_a_replay_that_differs_from_the_episode_is_not_shown(
         for seq in range(1, 4):
             here.step(user, fleet, seq, [0])
         [episode] = here.scores.episodes(user.user_id)
-        with pytest.raises(Closed, match="other rewards than it had"):
+        with pytest.raises(Closed, match="its rewards differ from the recorded ones"):
             Replays(here.store, here.fleets).make(episode)
 
 
