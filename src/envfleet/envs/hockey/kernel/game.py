@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.kernel.play import begin, command, play, see, swing
-from envfleet.envs.hockey.kernel.shapes import NUM_BODIES, NUM_MOVING, NUM_PAIRS
+from envfleet.envs.hockey.kernel.shapes import NUM_BODIES, NUM_MOVING, NUM_PAIRS, ZERO
 from envfleet.envs.hockey.kernel.solver import MAX_CONTACTS
 from envfleet.envs.hockey.rules import draw_mode
 from envfleet.envs.hockey.settings import check_settings
@@ -264,36 +264,52 @@ def _step(state: Any, rng: Any, params: Any) -> tuple[float, bool, bool]:
 
 @outlined
 def _clear(state: Any) -> None:
-    """Clear the whole state, including memory for computations, so that equal games have equal states."""
-    state.phases[:] = 0
-    state.actions[:] = 0
-    state.seen[:] = 0
-    state.holds[:] = 0
-    _zero((state.sine, state.angle, state.velocity_x, state.velocity_y, state.spin, state.progress))
-    _zero((state.force_x, state.force_y, state.torque, state.linear_damping, state.angular_damping, state.still_s))
-    state.is_moved[:] = 0
-    _zero((state.waiting, state.island))
+    """Clear the whole state, including memory for computations, so that equal games have equal states.
+
+    Loops over elements compile faster than assignments to slices, which numba compiles for every size and number.
+    """
+    for k in range(18):
+        state.seen[k] = 0.0
+    for k in range(8):
+        state.actions[k] = ZERO
+    for player in range(2):
+        state.phases[player], state.holds[player] = 0.0, 0
+    for body in range(NUM_BODIES):
+        state.sine[body] = state.angle[body] = state.progress[body] = ZERO
+        state.velocity_x[body] = state.velocity_y[body] = state.spin[body] = ZERO
+    for body in range(NUM_MOVING):
+        state.force_x[body] = state.force_y[body] = state.torque[body] = ZERO
+        state.linear_damping[body] = state.angular_damping[body] = state.still_s[body] = ZERO
+        state.is_moved[body] = state.waiting[body] = state.island[body] = 0
 
     state.num_pairs = 0
-    _zero((state.pairs, state.num_events, state.num_points))
-    _zero((state.is_paired, state.is_touching, state.is_enabled, state.is_timed, state.is_taken, state.is_face_b))
-    _zero((state.time, state.normal_x, state.normal_y, state.plane_x, state.plane_y))
-    _zero((state.point_x, state.point_y, state.normal_impulse, state.tangent_impulse))
-    state.feature[:] = 0
+    for pair in range(NUM_PAIRS):
+        state.pairs[pair] = state.num_events[pair] = state.num_points[pair] = 0
+        state.is_paired[pair] = state.is_touching[pair] = state.is_enabled[pair] = 0
+        state.is_timed[pair] = state.is_taken[pair] = state.is_face_b[pair] = 0
+        state.time[pair] = ZERO
+        state.normal_x[pair] = state.normal_y[pair] = state.plane_x[pair] = state.plane_y[pair] = ZERO
+    for point in range(2 * NUM_PAIRS):
+        state.point_x[point] = state.point_y[point] = ZERO
+        state.normal_impulse[point] = state.tangent_impulse[point] = ZERO
+        state.feature[point] = 0
+    _clear_solver(state)
 
-    _zero((state.c_pair, state.c_a, state.c_b, state.c_points))
-    _zero((state.c_normal_x, state.c_normal_y))
-    _zero((state.c_k11, state.c_k12, state.c_k22, state.c_i11, state.c_i12, state.c_i22))
-    _zero((state.c_arm_ax, state.c_arm_ay, state.c_arm_bx, state.c_arm_by))
-    _zero((state.c_normal_mass, state.c_tangent_mass, state.c_bias, state.c_normal_impulse, state.c_tangent_impulse))
+
+def _clear_solver(state: Any) -> None:
+    for k in range(MAX_CONTACTS):
+        state.c_pair[k] = state.c_a[k] = state.c_b[k] = state.c_points[k] = 0
+        state.c_normal_x[k] = state.c_normal_y[k] = ZERO
+        state.c_k11[k] = state.c_k12[k] = state.c_k22[k] = ZERO
+        state.c_i11[k] = state.c_i12[k] = state.c_i22[k] = ZERO
+    for point in range(2 * MAX_CONTACTS):
+        state.c_arm_ax[point] = state.c_arm_ay[point] = state.c_arm_bx[point] = state.c_arm_by[point] = ZERO
+        state.c_normal_mass[point] = state.c_tangent_mass[point] = state.c_bias[point] = ZERO
+        state.c_normal_impulse[point] = state.c_tangent_impulse[point] = ZERO
 
     state.simplex_size = 0
-    state.simplex_metric = np.float32(0)
-    _zero((state.simplex_a, state.simplex_b))
-    _zero((state.simplex_ax, state.simplex_ay, state.simplex_bx, state.simplex_by))
-    _zero((state.simplex_x, state.simplex_y, state.simplex_share))
-
-
-def _zero(arrays: Any) -> None:
-    for values in arrays:  # of one shape and dtype
-        values[:] = 0
+    state.simplex_metric = ZERO
+    for k in range(4):
+        state.simplex_a[k] = state.simplex_b[k] = 0
+        state.simplex_ax[k] = state.simplex_ay[k] = state.simplex_bx[k] = state.simplex_by[k] = ZERO
+        state.simplex_x[k] = state.simplex_y[k] = state.simplex_share[k] = ZERO
