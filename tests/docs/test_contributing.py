@@ -75,6 +75,13 @@ def test_a_recipe_works_word_for_word(title: str, tmp_path: Path) -> None:
         assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
 
 
+@pytest.mark.parametrize("word", WORDS)
+def test_make_knows_each_word(word: str) -> None:
+    run = subprocess.run(["make", "-n", word], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "apt-get" not in run.stdout
+
+
 def test_every_command_is_tested() -> None:
     assert {title for title in SECTIONS if title.startswith(("A ", "An "))} == {*RECIPES, "A kernel"}
     tested = [line for title in [*RECIPES, "Dependencies"] for line in commands_of(blocks_of(SECTIONS[title]))]
