@@ -50,7 +50,7 @@ lint: $(READY) ## Check format and style
 	@$(BIN)/ruff check --quiet .
 
 # What needs neither torch nor Ray: the fleet, its workers, kernels. Six times smaller and faster than the whole set-up.
-light: ## Set up .venv-light for work on the fleet (0.5 GB), and test what it covers
+light: ## Set up .venv-light for work on the fleet (0.6 GB), and test what it covers
 	@test -d .venv-light || $(PYTHON) -m venv .venv-light
 	@.venv-light/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[light]'
 	@.venv-light/bin/python -m pytest $(HEAVY) \
@@ -61,7 +61,7 @@ light: ## Set up .venv-light for work on the fleet (0.5 GB), and test what it co
 	@$(NEWEST) -m venv .venv-newest
 
 newest: .venv-newest ## Test the fleet on Python 3.13 with the newest Gymnasium, NumPy and Stable-Baselines3
-	@$(NEWEST_PIP) --upgrade --upgrade-strategy eager --editable '.[light,mujoco]' stable-baselines3
+	@$(NEWEST_PIP) --upgrade --upgrade-strategy eager --editable '.[light]' stable-baselines3
 	@.venv-newest/bin/python -m pytest -n 3 --dist loadfile -k "not envpool" $(VERSIONS) \
 		tests/unit/workers tests/conformance tests/fault
 
@@ -71,7 +71,7 @@ ifeq ($(NEWEST),)
 	@echo "left out: tests with the newest versions, as there is no Python 3.13"
 else
 	@sed '/^gymnasium==/d; /^numpy==/d' constraints.txt > .venv-newest/pins
-	@$(NEWEST_PIP) --constraint .venv-newest/pins --editable '.[light,mujoco]' gymnasium==1.4.0 numpy==2.5.5
+	@$(NEWEST_PIP) --constraint .venv-newest/pins --editable '.[light]' gymnasium==1.4.0 numpy==2.5.5
 	@.venv-newest/bin/python -m pytest -n 3 --dist loadfile -k "not envpool and not stable_baselines" \
 		--ignore-glob='*sb3*' $(HEAVY) $(VERSIONS)
 endif
