@@ -377,7 +377,10 @@ FORK = """
 
 def test_a_fork_leaves_the_workers_to_its_parent() -> None:
     """It hung (threads), or stepped the parent's sub-environments and closed them (processes)."""
-    result = run_script(f"import sys\n{textwrap.dedent(FORK)}")
+    ignoring = (
+        "import warnings\nwarnings.filterwarnings('ignore', 'This process .* is multi-threaded', DeprecationWarning)"
+    )
+    result = run_script(f"import sys\n{ignoring}\n{textwrap.dedent(FORK)}")  # Python warns since 3.12
     assert (result.returncode, result.stderr) == (0, "")
     assert len(re.findall(r"this fleet belongs to process \d+, .* is a fork: make a fleet here", result.stdout)) == 8
     assert result.stdout.count("[1. 1.] in the fork") == result.stdout.count("[1. 1.] [1 1]") == 2
