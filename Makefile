@@ -14,7 +14,7 @@ HEAVY := $(addprefix --ignore=tests/unit/fleet/test_,fleet_released.py fleet_vec
 NEWEST ?= $(shell for one in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13*/bin/python3.13; do \
 	$$one -c '' 2> /dev/null && echo $$one && break; done)
 VERSIONS := tests/unit/fleet tests/unit/adapters tests/unit/testing/test_conformance.py tests/unit/test_make.py \
-	tests/unit/test_transforms.py tests/unit/envs/test_toy_text.py tests/fault/test_interrupts.py
+	tests/unit/transforms tests/unit/envs/test_toy_text.py tests/fault/test_interrupts.py
 NEWEST_PIP := .venv-newest/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
