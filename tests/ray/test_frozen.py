@@ -72,7 +72,7 @@ def test_frozen_actors_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
             assert sum(waits_s) < 1.5 * ANSWER_S
             waits_s.clear()
             for worker in workers:
-                worker._found, worker._started = None, worker._actor.stack.remote()
+                worker._report, worker._started = None, worker._actor.stack.remote()
                 worker._due_s = time.monotonic() + ANSWER_S
             assert [worker.place for worker in fleet.stats().workers] == ["Ray does not answer"] * 3
             assert sum(waits_s) < 1.5 * ANSWER_S

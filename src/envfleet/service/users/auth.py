@@ -198,7 +198,7 @@ def check_name(name: str) -> None:
         InvalidArgument: It is empty, too long or has characters that pages and addresses cannot show, or that are not
             seen, so that one name could pass for another.
     """
-    if not (_NAME.fullmatch(name) and name.isprintable()):
+    if not (_NAME.fullmatch(name) and name.isprintable() and name == name.strip()):
         raise InvalidArgument(f"name={name!r}: pass 1 to 100 characters that can be seen, without slashes")
 
 
