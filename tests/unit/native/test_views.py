@@ -92,10 +92,10 @@ def test_draws_are_methods_of_generators_only() -> None:
     def read(records: Any) -> Any:
         return records[0].random, records[0].integers
 
-    first, second = (draw(np.zeros(1, RNG_DTYPE)) for _ in range(2))
-    assert first == second
-    assert 0.0 <= first[0] < 1.0
-    assert 0 <= first[1] < 10
+    generator = np.random.default_rng(3)
+    state = generator.bit_generator.state["state"]
+    halves = [half for name in ("state", "inc") for half in divmod(state[name], 1 << 64)]
+    assert draw(np.array([(*halves, 0, 0)], RNG_DTYPE)) == (generator.random(), generator.integers(10))
     others = np.array([(2.5, 7)], [("random", np.float64), ("integers", np.int64)])
     assert read(others) == (2.5, 7)
 
