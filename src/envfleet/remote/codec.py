@@ -32,7 +32,6 @@ KINDS: Final = "biuf"
 _DTYPE = re.compile(rf"[<>|]?[{KINDS}]\d{{1,2}}")
 _MAX_DIMENSIONS = 16
 _ALIGNMENT = 16
-_EXTENSION = functools.partial(tuple.__new__, msgpack.ExtType)  # without the checks of its constructor
 
 
 # ------------------------------------------------------------------------------------------------- values and arrays
@@ -85,7 +84,7 @@ def shrink(array: NDArray[Any]) -> NDArray[Any]:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return _EXTENSION((ARRAY, _array_bytes(value)))
+        return msgpack.ExtType(ARRAY, _array_bytes(value))
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} is neither a number, a text, a list, a dict nor an array of numbers")

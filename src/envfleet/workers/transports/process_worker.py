@@ -42,7 +42,6 @@ def run(place: Place, fds: list[int]) -> None:
     poller = Poller()
     poller.watch(bell_fd)
     poller.watch(forkserver.owner_fd, _notice_end)
-
     context = WorkerContext(
         place=place,
         lines=lines,
