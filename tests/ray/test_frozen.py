@@ -54,7 +54,7 @@ def test_node_that_freezes(ray_cluster: Cluster) -> None:
 
 
 def test_frozen_actors_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For stacks, and for the places of workers that have just been started; however many there are."""
+    """For stacks and for the places of workers that have just been started, however many; not when closing."""
     waits_s: list[float] = []
     get, wait = ray.get, ray.wait
 
@@ -78,7 +78,7 @@ def test_frozen_actors_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
             assert sum(waits_s) < 1.5 * ANSWER_S
             waits_s.clear()
             fleet.close()
-            assert sum(waits_s) < 1.5 * ANSWER_S
+            assert not any(waits_s), "closing needs no explanation of how workers ended"
     assert no_actor_stays()
 
 

@@ -74,9 +74,9 @@ class Transport(ABC):
         """Return the workers that have ended."""
         return []
 
-    def how_ended(self, worker: int) -> tuple[int | None, str | None]:
-        """Return the exit code of a worker, as in `subprocess`, and a description of its end."""
-        return None, None
+    def how_ended(self, workers: Sequence[int]) -> list[tuple[int | None, str | None]]:
+        """Return the exit code of each worker, as in `subprocess`, and a description of its end."""
+        return [(None, None)] * len(workers)
 
     def kill(self, worker: int, grace_s: float = 0.0) -> None:
         """Kill a worker, if that is possible and it has not ended within `grace_s`."""

@@ -367,9 +367,9 @@ class WorkerPool:
     def _find_ended(self) -> dict[int, errors.EnvfleetError]:
         """Return the workers that have ended, each with the reason."""
         errors_by_worker: dict[int, errors.EnvfleetError] = {}
-        for worker in self.transport.ended():
+        ended = self.transport.ended()
+        for worker, (exitcode, how) in zip(ended, self.transport.how_ended(ended), strict=True):
             rows, row = self.spans[worker], self.lines[worker][board.ROW] - 1
-            exitcode, how = self.transport.how_ended(worker)
             died = errors.WorkerDied(
                 worker,
                 rows,

@@ -146,9 +146,9 @@ class ProcessTransport(Transport):
             self._poller.forget(self.processes[worker].sentinel)
         return ended
 
-    def how_ended(self, worker: int) -> tuple[int | None, str | None]:
-        """Return the exit code of a worker and a description of its end."""
-        return self.processes[worker].how_ended()
+    def how_ended(self, workers: Sequence[int]) -> list[tuple[int | None, str | None]]:
+        """Return the exit code of each worker and a description of its end."""
+        return [self.processes[worker].how_ended() for worker in workers]
 
     def kill(self, worker: int, grace_s: float = 0.0) -> None:
         """Send SIGKILL to a worker, if it has not ended within `grace_s`."""

@@ -43,6 +43,7 @@ class RayHandle:
         far: Rows and mail of such a worker.
         is_slow: True if data goes by actor calls.
         answered: Count of the last look that its guard has answered.
+        is_reported: True if the end of the worker was noticed, and passed on.
     """
 
     def __init__(self, actor: Any, invitation: Invitation, timeout_s: float) -> None:
@@ -50,7 +51,7 @@ class RayHandle:
         self.lifeline: socket.socket | None = None
         self.control: Connection | None = None
         self.far: FarWorker | None = None
-        self.is_slow, self.answered = False, 0
+        self.is_slow, self.answered, self.is_reported = False, 0, False
         self._timeout_s = timeout_s
         self._started = self._exit = self.settled
         self._due_s = 0.0  # when the answer to the start is waited for no longer
@@ -195,11 +196,6 @@ class RayHandle:
     def has_ended_before(self) -> bool:
         """True if the end of the worker was noticed."""
         return self._is_over
-
-    @property
-    def is_reported(self) -> bool:
-        """True if the end of the worker was noticed, and passed on."""
-        return self._was_asked
 
     def is_lost_now(self) -> bool:
         """Return whether the worker has ended or is given up, after what its guard has said by now."""

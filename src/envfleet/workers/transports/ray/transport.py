@@ -434,12 +434,18 @@ class RayTransport(ProcessTransport):
                 self._actor = None
 
     def ended(self) -> list[int]:
-        """Return the workers that have ended; Ray explains all their ends within one deadline."""
+        """Return the workers that have ended."""
         ended = super().ended()
-        unanswered = [outcome for worker in ended for outcome in self.processes[worker].unanswered()]
+        for worker in ended:
+            self.processes[worker].is_reported = True
+        return ended
+
+    def how_ended(self, workers: Sequence[int]) -> list[tuple[int | None, str | None]]:
+        """Return the exit code of each worker and a description; Ray explains all of them within one deadline."""
+        unanswered = [outcome for worker in workers for outcome in self.processes[worker].unanswered()]
         if unanswered:
             ray.wait(unanswered, num_returns=len(unanswered), timeout=ANSWER_S)
-        return ended
+        return super().how_ended(workers)
 
     def stacks(self, workers: Sequence[int]) -> list[str]:
         """Return the Python stacks of workers; Ray answers for all of them within one deadline."""
