@@ -16,13 +16,13 @@ from typing import Any
 
 from benchmarks.case import Case, Result, Session, parse_options, start
 from benchmarks.cases import CASES
-from benchmarks.report import machine_line, plot, read_json, table, write_json, write_page
+from benchmarks.report import machine_line, misses_floor, plot, read_json, table, write_json, write_page
 
 ROOT = Path(__file__).parents[1]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run cases, or list them."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run cases; return 1 if `--strict` was given and a ratio is below its floor."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -34,11 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures into a .png, .pdf or .svg file")
     parser.add_argument("--write", action="store_true", help="replace the tables of the documentation")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a ratio is below its floor")
     args = parser.parse_intermixed_args(arguments)
     names = [word for word in args.words if "=" not in word]
     if not names:
         _list()
-        return
+        return 0
     if unknown := [name for name in names if name not in CASES]:
         parser.error(f"unknown case {', '.join(unknown)}; the cases are {', '.join(CASES)}")
     pairs = [tuple(word.split("=", 1)) for word in args.words if "=" in word]
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known = {name for case, _ in plan for name in case.options()}
     if unknown := [name for name, _ in pairs if name not in known]:
         parser.error(f"no chosen case has the option {', '.join(unknown)}; the options are {', '.join(sorted(known))}")
-    _run(plan, args)
+    return _run(plan, args)
 
 
 def _options(case: Case, pairs: Sequence[Any]) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def _options(case: Case, pairs: Sequence[Any]) -> dict[str, Any]:
         raise ValueError(f"invalid option of {case.name}: {error}") from error
 
 
-def _run(plan: Sequence[tuple[Case, dict[str, Any]]], args: argparse.Namespace) -> None:
+def _run(plan: Sequence[tuple[Case, dict[str, Any]]], args: argparse.Namespace) -> int:
     before = read_json(args.json) if args.json is not None and args.json.exists() else []
     results: list[Result] = []
     for case, options in plan:
@@ -77,6 +78,8 @@ def _run(plan: Sequence[tuple[Case, dict[str, Any]]], args: argparse.Namespace) 
             print(f"wrote the table into {write_page(case, result, ROOT)}")
     if args.plot is not None:
         plot(zip((case for case, _ in plan), results, strict=True), args.plot)
+    missed = any(misses_floor(case, result) for (case, _), result in zip(plan, results, strict=True))
+    return 1 if args.strict and missed else 0
 
 
 def _begin(case: Case, options: dict[str, Any], before: Sequence[Result]) -> Result:
@@ -100,4 +103,4 @@ def _list() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -38,6 +38,7 @@ class Case:
         page: Page of the documentation with a marked block for the table.
         pairs: By contender of ours, the contenders that it is compared with. Without pairs, the table has a row per
             contender.
+        floors: By pair of contenders and setting, the smallest acceptable ratio.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Case:
     seconds: float = 0.3
     page: str = ""
     pairs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    floors: Mapping[tuple[str, str], Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def load(self) -> Callable[..., None]:
         """Import the function."""

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,27 @@ _COLORS = ("#d55e00", "#0072b2", "#999999", "#009e73", "#cc79a7", "#e69f00", "#5
 
 
 def table(case: Case, result: Result) -> str:
-    """Return the Markdown table of a result."""
+    """Return the Markdown table of a result, followed by the floors of its case."""
     rows = _ratio_rows(case, result) if case.pairs else _contender_rows(case, result)
     head, *body = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([head, "|---" * len(rows[0]) + "|", *body]) + "\n"
+    floors = [
+        f"- {'met' if value >= floor else 'MISSED'}: {ours} ÷ {theirs}, {setting}: {value:.2f}, at least {floor:.2f}"
+        for (ours, theirs), setting, value, floor in _floors(case, result)
+    ]
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body, *([""] if floors else []), *floors]) + "\n"
+
+
+def misses_floor(case: Case, result: Result) -> bool:
+    """Return whether a measured ratio is below its floor."""
+    return any(value < floor for _, _, value, floor in _floors(case, result))
+
+
+def _floors(case: Case, result: Result) -> Iterator[tuple[tuple[str, str], str, float, float]]:
+    """Yield pair, setting, measured ratio and floor."""
+    for pair, settings in case.floors.items():
+        for setting, floor in settings.items():
+            if (value := ratio(case, result, setting, *pair)) is not None:
+                yield pair, setting, value, floor
 
 
 def ratio(case: Case, result: Result, setting: str, ours: str, theirs: str) -> float | None:

@@ -40,17 +40,23 @@ def compare_updates(
     layers: int = 2,
     batch_size: int = 256,
     updates: int = 8,
+    first: str = "",
     wall: bool = False,
 ) -> None:
-    """Compare gradient updates with torch and Stable-Baselines3, in CPU time."""
+    """Compare gradient updates with torch, Stable-Baselines3 and the first edition, in CPU time.
+
+    `first` is a checkout of the first edition, commit 4775889.
+    """
     variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    sides = ["compiled", "torch", "plain", "sb3", *(["first"] if first else [])]
     for width in widths:
         for name in algorithms:
             with contextlib.ExitStack() as stack:
                 contenders = {}
-                for side in SIDES:
+                for side in sides:
                     arguments = side, name, batch_size, int(wall), *[width] * layers
-                    worker = Worker("updates", *arguments, variables=variables)
+                    place = {"checkout": first} if side == "first" else {}
+                    worker = Worker("updates", *arguments, variables=variables, **place)
                     contenders[side] = functools.partial(stack.enter_context(worker).ask, updates)
                     contenders[side]()  # compiles
                 session.compare(f"{name}, {layers} × {width}", contenders)
@@ -223,6 +229,7 @@ def dense(*sizes: int) -> nn.Sequential:
 SIDES: dict[str, Callable[[str, tuple[int, ...], int], Update]] = {
     "compiled": functools.partial(our_update, compiled=True),
     "torch": functools.partial(our_update, compiled=False),
+    "first": our_update,
     "sb3": sb3_update,
     "plain": lambda *arguments: PlainTorch(*arguments).update,
 }

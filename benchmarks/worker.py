@@ -1,4 +1,4 @@
-"""Process that measures on request: another interpreter, or other variables.
+"""Process that measures on request: another interpreter, another checkout of this project, or other variables.
 
 Imports the standard library only, since an interpreter that has JAX need not have envfleet.
 """
@@ -24,6 +24,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         module: Module of this package.
         *arguments: Its arguments.
         python: Interpreter.
+        checkout: Checkout of this project that the module imports from; by default this one.
         variables: Environment variables.
     """
 
@@ -32,9 +33,10 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         module: str,
         *arguments: Any,
         python: str = sys.executable,
+        checkout: str | Path = ROOT,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        paths = [str(ROOT / part) for part in ("src", "compat/src")]
+        paths = [str(Path(checkout).resolve() / part) for part in ("src", "compat/src")]
         process: Any = subprocess.Popen(
             [python, "-m", f"benchmarks.{module}", *map(str, arguments)],
             stdin=subprocess.PIPE,

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.__main__ import ROOT, main
 from benchmarks.case import Case, Record, Session, Trained, parse_options, start
 from benchmarks.cases import CASES
-from benchmarks.report import plot, read_json, table, write_json, write_page
+from benchmarks.report import misses_floor, plot, read_json, table, write_json, write_page
 
 
 def result_of(case: Case, *records: Record) -> Any:
@@ -57,8 +57,9 @@ def test_wrong_words_are_refused(words: list[str]) -> None:
 
 def test_a_ratio_is_the_median_over_rounds() -> None:
     records = Record("8", "ours", [2.0, 9.0, 4.0]), Record("8", "theirs", [1.0, 1.0, 4.0])
-    rates = Case("a", "", pairs={"ours": ("theirs",)})
+    rates = Case("a", "", pairs={"ours": ("theirs",)}, floors={("ours", "theirs"): {"8": 3.0}})
     assert "| 8 | 4 | 2 × |" in table(rates, result_of(rates, *records))
+    assert misses_floor(rates, result_of(rates, *records))
     costs = Case("a", "", is_cost=True, pairs={"ours": ("theirs",)})
     assert "| 8 | 4 | 0.5 × |" in table(costs, result_of(costs, *records))
 
