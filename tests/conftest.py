@@ -52,6 +52,11 @@ if sys.version_info < (3, 11, 8) or (3, 12) <= sys.version_info < (3, 12, 2):
 
     _parse, ast.parse = ast.parse, _parse_again  # type: ignore[assignment]
 
+with contextlib.suppress(ImportError):  # services run on libuv, whose first loop opens a pipe that is never closed
+    import uvloop
+
+    uvloop.new_event_loop().close()
+
 # A shell that runs the tests in the background has Ctrl-C ignored, and every process started from here would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

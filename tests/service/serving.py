@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -26,10 +25,6 @@ from envfleet.service.offers import make_offer
 from envfleet.service.run import configure
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
-
-(
-    uvicorn.Config("", loop="auto").get_loop_factory() or asyncio.new_event_loop
-)().close()  # libuv keeps a pipe for the life of the process
 
 
 def make_settings(folder: Path, **changes: Any) -> Settings:
