@@ -65,7 +65,7 @@ def load_agent(
         InvalidArgument: The file does not exist or is not a saved agent, it names code and `trust` is False, or the
             class of the agent cannot be imported.
     """
-    path = _find_checkpoint(Path(path))
+    path = find_checkpoint(Path(path))
     payload = saving.read(path)
     if not trust:
         _refuse_code(path, payload)
@@ -104,7 +104,7 @@ def _refuse_code(path: Path, payload: Mapping[str, Any]) -> None:
             )
 
 
-def _find_checkpoint(path: Path) -> Path:
+def find_checkpoint(path: Path) -> Path:
     """Return the file of an agent: of the folder of a run, its best checkpoint, or the latest if none was evaluated.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.evaluation.episodes import BlockPolicy, EpisodeRunner, EpisodeSchedule, Policy
-from envfleet.evaluation.policies import AnyPolicy, name_policy, read_policy
+from envfleet.evaluation.policies import AnyPolicy, digest_agent, name_policy, read_policy
 from envfleet.evaluation.results import EvaluationResult
 from envfleet.evaluation.tasks import TASK, name_tasks, task_functions
 from envfleet.files import check_writable, read_json, write_whole
@@ -76,7 +77,8 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
         success: Name of the info that reports success in the last step of an episode, or the lowest return of a
             successful episode. By default `"is_success"` or `"success"`, if the environment has one.
         path: JSON file of finished episodes. It is rewritten as a whole about once a second; if it exists, its episodes
-            are not played again, so an evaluation that was killed continues.
+            are not played again, so an evaluation that was killed continues. A file of other arguments or of another
+            saved agent is refused; functions and objects are known by name only.
         films: Folder for the films `worst.gif` and `best.gif`: those episodes are played again in an environment made
             with `render_mode="rgb_array"`. A fleet must have been made with it.
         batch_rows: Number of observations that the policy always gets at once; rows without an episode repeat an older
@@ -100,7 +102,7 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
         >>> result.seeds
         (0, 1, 2, 3)
     """
-    plan = _Plan(policy, env, episodes, seeds, options, success)
+    plan = _Plan(policy, env, episodes, seeds, options, success, make_options)
     results = Records(plan, path)
     block_rows = check_whole("batch_rows", batch_rows, 1)
     if films is not None:
@@ -118,9 +120,16 @@ class _Plan:
     """Arguments of an evaluation, checked."""
 
     def __init__(
-        self, policy: AnyPolicy, env: Any, episodes: int, seeds: Any, options: Any, success: str | float | None
+        self,
+        policy: AnyPolicy,
+        env: Any,
+        episodes: int,
+        seeds: Any,
+        options: Any,
+        success: str | float | None,
+        make_options: Mapping[str, Any],
     ) -> None:
-        self.env = env
+        self.env, self._policy, self._make_options = env, policy, make_options
         if isinstance(env, VectorEnv) and not isinstance(env, Fleet):
             raise InvalidArgument("env is a vector environment, expected a fleet: pass envfleet.adopt(env)")
         has_tasks = isinstance(env, Sequence) and not isinstance(env, str)
@@ -164,11 +173,23 @@ class _Plan:
         """Return what a file of results must agree with."""
         return {
             "env": [*self.task_names],
+            "arguments": self._describe_arguments(),
             "policy": self.policy_name,
+            "agent": digest_agent(self._policy),
             "seeds": [*self.seeds],
             "options": repr(self._options),
             "success": self.success,
         }
+
+    def _describe_arguments(self) -> str:
+        """Return the environments with their arguments, without addresses in memory."""
+        source = self.env.spec if isinstance(self.env, Fleet) else self.env
+        options = {
+            name: value
+            for name, value in sorted(self._make_options.items())
+            if name not in OPTIONS or name == "transforms"
+        }
+        return re.sub(" at 0x[0-9a-f]+", "", repr((source, options)))
 
 
 class Records:
@@ -186,7 +207,9 @@ class Records:
         self._plan, self._path = plan, None if path is None else Path(path)
         self._episodes: dict[int, tuple[float, int, bool, bool | None]] = {}
         self._saved_s = -_SAVE_S
+        self._identity: dict[str, Any] = {}
         if self._path is not None:
+            self._identity = plan.describe()
             check_writable(self._path)
             if self._path.exists():
                 self._read(self._path)
@@ -195,7 +218,7 @@ class Records:
         saved = read_json(path, "pass another path")
         if not isinstance(saved, dict) or saved.get("format") != _FORMAT or "episodes" not in saved:
             raise InvalidArgument(f"{path} is not a file of an evaluation: pass another path")
-        for name, value in self._plan.describe().items():
+        for name, value in self._identity.items():
             if saved.get(name) != value:
                 raise InvalidArgument(
                     f"{path} is of an evaluation with {name}={_short(saved.get(name))}, not {_short(value)}: pass "
@@ -221,7 +244,7 @@ class Records:
         """Write the file, if the last time is a second ago."""
         if self._path is None or (not at_once and time.monotonic() - self._saved_s < _SAVE_S):
             return
-        content = {"format": _FORMAT, **self._plan.describe(), "episodes": self._episodes}
+        content = {"format": _FORMAT, **self._identity, "episodes": self._episodes}
         write_whole(self._path, json.dumps(content))
         self._saved_s = time.monotonic()
 

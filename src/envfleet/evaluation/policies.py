@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,11 +42,7 @@ def read_policy(policy: AnyPolicy, action_space: spaces.Space[Any]) -> Policy:
                 f"policy={str(policy)!r} does not exist: pass 'random', the path of a saved agent or of a run, or a "
                 "function of a batch of observations"
             )
-        try:
-            from envfleet.agents.loading import load_agent
-        except ImportError as error:
-            raise missing("a saved agent", error) from error
-        agent: Policy = load_agent(policy, num_envs=1)
+        agent: Policy = _loading().load_agent(policy, num_envs=1)
         return agent
     if callable(getattr(policy, "act_batch", None)):
         return policy  # type: ignore[return-value]  # it has the method
@@ -66,6 +63,22 @@ def name_policy(policy: AnyPolicy) -> str:
         return path.resolve().name if path.is_dir() else path.stem
     own = getattr(policy, "name", None) or getattr(policy, "__name__", None)
     return str(own) if isinstance(own, str) and own != "<lambda>" else type(policy).__name__
+
+
+def digest_agent(policy: AnyPolicy) -> str | None:
+    """Return a digest of the file of a saved agent; `None` for other policies."""
+    if not isinstance(policy, (str, Path)) or policy == "random" or not Path(policy).exists():
+        return None
+    with _loading().find_checkpoint(Path(policy)).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _loading() -> Any:
+    try:
+        from envfleet.agents import loading
+    except ImportError as error:
+        raise missing("a saved agent", error) from error
+    return loading
 
 
 class _Function:

@@ -228,6 +228,30 @@ def test_files_of_other_evaluations_are_refused(tmp_path: Path) -> None:
         envfleet.evaluate(follow, Walk, episodes=2, backend="serial", path=path)
 
 
+def test_a_file_belongs_to_one_choice_of_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    envfleet.evaluate("random", "FrozenLake-v1", episodes=2, backend="serial", path=path, is_slippery=False)
+    with pytest.raises(InvalidArgument, match="is of an evaluation with arguments="):
+        envfleet.evaluate("random", "FrozenLake-v1", episodes=2, backend="serial", path=path)
+    envfleet.evaluate("random", "FrozenLake-v1", episodes=2, backend="thread", path=path, is_slippery=False)
+    bound, other = tmp_path / "bound.json", functools.partial(Walk, render_mode=None)
+    envfleet.evaluate(follow, functools.partial(Walk), episodes=2, backend="serial", path=bound)
+    with pytest.raises(InvalidArgument, match="is of an evaluation with arguments="):
+        envfleet.evaluate(follow, other, episodes=2, backend="serial", path=bound)
+
+
+def test_a_file_belongs_to_one_saved_agent(tmp_path: Path) -> None:
+    from envfleet.agents import PPO
+
+    path, saved = tmp_path / "results.json", tmp_path / "mine.pt"
+    PPO(Walk.observation_space, Walk.action_space, seed=0).save(saved)
+    for _ in range(2):
+        envfleet.evaluate(saved, Walk, episodes=2, backend="serial", path=path)
+    PPO(Walk.observation_space, Walk.action_space, seed=1).save(saved)
+    with pytest.raises(InvalidArgument, match="is of an evaluation with agent="):
+        envfleet.evaluate(saved, Walk, episodes=2, backend="serial", path=path)
+
+
 def test_films_show_the_worst_and_the_best_episode(tmp_path: Path) -> None:
     result = envfleet.evaluate(follow, Walk, episodes=6, backend="serial", films=tmp_path)
     assert result.films == (tmp_path / "worst.gif", tmp_path / "best.gif")
