@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.errors import InvalidArgument
 from envfleet.fleet import engine as seam
+from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.wrapper import EngineWrapper
 from envfleet.transforms.stages import Array, NormalizeReward, Stage, Statistics, Transform
 
@@ -81,6 +82,8 @@ class TransformedEngine(EngineWrapper):
                 traits.refuse_vector_rewards("NormalizeReward")
             self._stages.append(transform.start(traits.num_envs, observation_space, action_space))
             observation_space, action_space = self._stages[-1].observation_space, self._stages[-1].action_space
+        is_acting = action_space is not traits.single_action_space
+        self._changed_actions = SpaceLayout(action_space) if is_acting else None
         is_same = observation_space is traits.single_observation_space
         self.traits = dataclasses.replace(
             traits,
@@ -119,14 +122,17 @@ class TransformedEngine(EngineWrapper):
 
     # ------------------------------------------------------------------------------------------------ stepping
 
-    def _act(self, actions: Any) -> Any:
+    def _act(self, actions: Any, count: int) -> Any:
+        if self._changed_actions is not None:
+            self._changed_actions.unbatch(actions, count)  # checks them: stages take whatever NumPy can broadcast
+            actions = np.asarray(actions)
         for stage in reversed(self._stages):
             actions = stage.act(actions)
         return actions
 
     def step(self, actions: Any) -> seam.StepResult:
         """Step every sub-environment once."""
-        result = self.inner.step(self._act(actions))
+        result = self.inner.step(self._act(actions, len(self._all)))
         observations, rewards, infos = self._finish(*result, None)
         self._last[:] = observations
         return observations, rewards, result[2], result[3], infos
@@ -158,7 +164,7 @@ class TransformedEngine(EngineWrapper):
 
     def send(self, actions: Any, rows: seam.Rows | None = None) -> None:
         """Start to step `rows`, or all."""
-        self.inner.send(self._act(actions), rows)
+        self.inner.send(self._act(actions, len(self._all if rows is None else rows)), rows)
 
     def collect(
         self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None

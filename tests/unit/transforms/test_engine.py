@@ -6,6 +6,7 @@ import functools
 import pickle
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -19,7 +20,30 @@ from envfleet.transforms import (
     ClipAction,
     FrameStackObservation,
     NormalizeObservation,
+    RescaleAction,
 )
+
+
+class FourJoints(gym.Env[Any, Any]):
+    observation_space = action_space = gym.spaces.Box(-1, 1, (4,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return action, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("transform", [ClipAction(), RescaleAction(-2.0, 2.0)], ids=repr)
+@pytest.mark.parametrize("actions", [None, "left", np.zeros((2, 3)), np.zeros((2, 1))], ids=repr)
+def test_invalid_actions_are_refused_before_a_step(transform: Any, actions: Any) -> None:
+    with envfleet.make(FourJoints, 2, backend="serial", transforms=[transform]) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match="actions"):
+            fleet.step(actions)
+        with pytest.raises(InvalidArgument, match="actions"):
+            fleet.send(actions)
+        fleet.step(np.zeros((2, 4), np.float32))
 
 
 @pytest.mark.parametrize(("env_id", "backend"), [(CARTPOLE, "kernel"), (PENDULUM, "native"), ("CartPole-v1", "serial")])
