@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envfleet.envs.minigrid.world import (
     GRAY_WALL,
@@ -16,10 +15,10 @@ from envfleet.envs.minigrid.world import (
     YELLOW,
     MiniGrid,
     begin,
+    derive,
     find_empty,
     place_agent,
 )
-from envfleet.kernels import array
 
 
 class DoorKey(MiniGrid):
@@ -47,43 +46,6 @@ class DoorKey(MiniGrid):
         state.cells[key_y, key_x] = KEY + IN * YELLOW
 
 
-class DoorKey5x5(DoorKey):
-    """`MiniGrid-DoorKey-5x5-v0`."""
-
-    class State(MiniGrid.State):
-        """The state for this size."""
-
-        cells: NDArray[np.uint8] = array((5, 5), np.uint8)
-
-    class Params(DoorKey.Params):
-        """The time limit."""
-
-        max_steps: int = 250
-
-
-class DoorKey6x6(DoorKey):
-    """`MiniGrid-DoorKey-6x6-v0`."""
-
-    class State(MiniGrid.State):
-        """The state for this size."""
-
-        cells: NDArray[np.uint8] = array((6, 6), np.uint8)
-
-    class Params(DoorKey.Params):
-        """The time limit."""
-
-        max_steps: int = 360
-
-
-class DoorKey16x16(DoorKey):
-    """`MiniGrid-DoorKey-16x16-v0`."""
-
-    class State(MiniGrid.State):
-        """The state for this size."""
-
-        cells: NDArray[np.uint8] = array((16, 16), np.uint8)
-
-    class Params(DoorKey.Params):
-        """The time limit."""
-
-        max_steps: int = 2560
+DoorKey5x5 = derive("DoorKey5x5", DoorKey, 5, max_steps=250)
+DoorKey6x6 = derive("DoorKey6x6", DoorKey, 6, max_steps=360)
+DoorKey16x16 = derive("DoorKey16x16", DoorKey, 16, max_steps=2560)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minigrid.world import GRAY_WALL, GREEN_GOAL, MiniGrid, begin, look, place_agent
-from envfleet.kernels import array
+from envfleet.envs.minigrid.world import GRAY_WALL, GREEN_GOAL, MiniGrid, begin, derive, look, place_agent
 
 
 class Empty(MiniGrid):
@@ -37,61 +36,8 @@ class Empty(MiniGrid):
         look(state, out, True)
 
 
-class Empty5x5(Empty):
-    """`MiniGrid-Empty-5x5-v0`."""
-
-    class State(MiniGrid.State):
-        """The state for this size."""
-
-        cells: NDArray[np.uint8] = array((5, 5), np.uint8)
-
-    class Params(Empty.Params):
-        """Those of `Empty`."""
-
-        max_steps: int = 100
-
-
-class EmptyRandom5x5(Empty5x5):
-    """`MiniGrid-Empty-Random-5x5-v0`: start and direction are drawn."""
-
-    class Params(Empty5x5.Params):
-        """Those of `Empty`."""
-
-        has_random_start: bool = True
-
-
-class Empty6x6(Empty):
-    """`MiniGrid-Empty-6x6-v0`."""
-
-    class State(MiniGrid.State):
-        """The state for this size."""
-
-        cells: NDArray[np.uint8] = array((6, 6), np.uint8)
-
-    class Params(Empty.Params):
-        """Those of `Empty`."""
-
-        max_steps: int = 144
-
-
-class EmptyRandom6x6(Empty6x6):
-    """`MiniGrid-Empty-Random-6x6-v0`: start and direction are drawn."""
-
-    class Params(Empty6x6.Params):
-        """Those of `Empty`."""
-
-        has_random_start: bool = True
-
-
-class Empty16x16(Empty):
-    """`MiniGrid-Empty-16x16-v0`."""
-
-    class State(MiniGrid.State):
-        """The state for this size."""
-
-        cells: NDArray[np.uint8] = array((16, 16), np.uint8)
-
-    class Params(Empty.Params):
-        """Those of `Empty`."""
-
-        max_steps: int = 1024
+Empty5x5 = derive("Empty5x5", Empty, 5, max_steps=100)
+EmptyRandom5x5 = derive("EmptyRandom5x5", Empty5x5, has_random_start=True)
+Empty6x6 = derive("Empty6x6", Empty, 6, max_steps=144)
+EmptyRandom6x6 = derive("EmptyRandom6x6", Empty6x6, has_random_start=True)
+Empty16x16 = derive("Empty16x16", Empty, 16, max_steps=1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minigrid.world import EMPTY, GRAY_WALL, GREEN_GOAL, LAVA, MiniGrid, begin
+from envfleet.envs.minigrid.world import EMPTY, GRAY_WALL, GREEN_GOAL, LAVA, MiniGrid, begin, derive
 from envfleet.kernels import array
 
 
@@ -57,22 +57,8 @@ class LavaCrossing(MiniGrid):
                 top = bottom
 
 
-class LavaCrossingS9N2(LavaCrossing):
-    """`MiniGrid-LavaCrossingS9N2-v0`."""
-
-    class Params(LavaCrossing.Params):
-        """Those of `LavaCrossing`."""
-
-        num_crossings: int = 2
-
-
-class LavaCrossingS9N3(LavaCrossing):
-    """`MiniGrid-LavaCrossingS9N3-v0`."""
-
-    class Params(LavaCrossing.Params):
-        """Those of `LavaCrossing`."""
-
-        num_crossings: int = 3
+LavaCrossingS9N2 = derive("LavaCrossingS9N2", LavaCrossing, num_crossings=2)
+LavaCrossingS9N3 = derive("LavaCrossingS9N3", LavaCrossing, num_crossings=3)
 
 
 class LavaCrossingS11N5(LavaCrossing):

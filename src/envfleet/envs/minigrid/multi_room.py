@@ -22,6 +22,7 @@ from envfleet.envs.minigrid.world import (
     YELLOW,
     MiniGrid,
     begin,
+    derive,
     find_empty,
     place_agent,
 )
@@ -87,24 +88,8 @@ class MultiRoom(MiniGrid):
         state.cells[y, x] = GREEN_GOAL
 
 
-class MultiRoomN2S4(MultiRoom):
-    """`MiniGrid-MultiRoom-N2-S4-v0`: two rooms of 4 × 4 cells."""
-
-    class Params(MultiRoom.Params):
-        """Those of `MultiRoom`."""
-
-        max_steps: int = 40
-        num_rooms: int = 2
-        max_room_size: int = 4
-
-
-class MultiRoomN4S5(MultiRoom):
-    """`MiniGrid-MultiRoom-N4-S5-v0`: six rooms, as there and in spite of the name, of at most 5 × 5 cells."""
-
-    class Params(MultiRoom.Params):
-        """Those of `MultiRoom`."""
-
-        max_room_size: int = 5
+MultiRoomN2S4 = derive("MultiRoomN2S4", MultiRoom, max_steps=40, num_rooms=2, max_room_size=4)
+MultiRoomN4S5 = derive("MultiRoomN4S5", MultiRoom, max_room_size=5)  # six rooms, as there, in spite of the name
 
 
 def _draw_chain(rooms: NDArray[np.int16], rng: np.random.Generator, num_rooms: int, max_size: int) -> int:

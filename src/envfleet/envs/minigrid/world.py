@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -35,6 +35,8 @@ _DY: Final = (0, 1, 0, -1)
 _VIEW: Final = 7
 _ALL_SEEN: Final = (1 << _VIEW) - 1
 _PAINTS: Final = ((214, 64, 60), (64, 168, 92), (52, 104, 208), (140, 72, 196), (232, 196, 48), (128, 132, 140))
+World = TypeVar("World", bound="MiniGrid")
+
 _SQUARES: Final = {EMPTY: 0, KEY: 0, WALL: 1, LAVA: 2, GOAL: 3}  # places in `COLORS`
 
 
@@ -116,6 +118,20 @@ class MiniGrid(Kernel):
         carried = _PAINTS[state.carrying // IN] if state.carrying else COLORS[0]
         draw_disc(frame, nose_y, nose_x, carried, 0.12)
         return frame
+
+
+def derive(name: str, base: type[World], size: int | None = None, /, **defaults: Any) -> type[World]:
+    """Return a kernel with the rules of another, for cells of another size or with other defaults of parameters.
+
+    Args:
+        name: Name of the class, and of the variable in the module of `base` that it is assigned to, for pickle.
+        base: The other kernel.
+        size: Number of cells along each side, or `None` for that of `base`.
+        **defaults: Defaults of parameters.
+    """
+    state = {} if size is None else {"cells": array((size, size), np.uint8)}
+    fields = {"State": type("State", (base.State,), state), "Params": type("Params", (base.Params,), defaults)}
+    return type(name, (base,), {"__module__": base.__module__, "__doc__": f"Variant of `{base.__name__}`.", **fields})
 
 
 def _toggled(cell: int, carrying: int) -> int:
