@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,84 +15,18 @@ from benchmarks.case import Record, Session, Trained
 from benchmarks.worker import ROOT
 
 
-class Stopwatch:
-    """Sums wall-clock and CPU seconds of named functions."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, list[float]] = {}
-
-    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            wall, cpu = time.perf_counter(), time.process_time()
-            result = function(*args, **kwargs)
-            spent = self.seconds.setdefault(name, [0.0, 0.0])
-            spent[0] += time.perf_counter() - wall
-            spent[1] += time.process_time() - cpu
-            return result
-
-        return timed
-
-    def pop(self) -> dict[str, list[float]]:
-        seconds, self.seconds = self.seconds, {}
-        return seconds
-
-
-class TimedConnector:
-    """Replaces a learner connector; times it and the critic's passes in it."""
-
-    def __init__(self, connector: Any, module: Any, watch: Stopwatch) -> None:
-        self._call, self._module, self._watch = watch.wrap("connectors", connector), module, watch
-
-    def __call__(self, **kwargs: Any) -> Any:
-        self._module.compute_values = self._watch.wrap("network", self._module.compute_values)
-        try:
-            return self._call(**kwargs)
-        finally:
-            del self._module.compute_values
-
-
-def configure(contender: str, num_envs: int, batch_size: int) -> Any:
-    """Return the contender's configuration, with the same PPO settings for all."""
-    from ray.rllib.algorithms.ppo import PPOConfig
-
-    from envfleet.rllib import PackedPPOConfig
-
-    config = PackedPPOConfig() if contender == "packed_vec" else PPOConfig()
-    config.environment("envfleet/Pendulum-v1").env_runners(
-        num_env_runners=0, num_envs_per_env_runner=num_envs, gym_env_vectorize_mode="vector_entry_point"
-    )
-    return config.training(
-        train_batch_size=batch_size, minibatch_size=batch_size, num_epochs=5, lr=3e-4, lambda_=0.95, gamma=0.95
-    ).debugging(seed=0)
-
-
-def measure(contender: str, num_envs: int, batch_size: int, iterations: int, threads: int) -> dict[str, list[float]]:
+def measure(contender: Any, num_envs: int, batch_size: int, iterations: int, threads: int) -> dict[str, list[float]]:
     """Train; return the medians of wall-clock and CPU seconds of every part of an iteration, without the first."""
-    import ray
     import torch
-    from ray.rllib.core import DEFAULT_MODULE_ID
+
+    from envfleet.rllib.experiments.training import TrainingPlan, build, quiet_ray, train
 
     torch.set_num_threads(threads)
-    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    algorithm = configure(contender, num_envs, batch_size).build_algo()
-    watch = Stopwatch()
-    runner, group = algorithm.env_runner, algorithm.learner_group
-    runner.sample = watch.wrap("sampling", runner.sample)
-    group.update = watch.wrap("update", group.update)
-    runner.module._forward_exploration = watch.wrap("network", runner.module._forward_exploration)  # noqa: SLF001
-    learner = group._learner  # noqa: SLF001
-    critic = learner.module[DEFAULT_MODULE_ID].unwrapped()
-    learner._learner_connector = TimedConnector(learner._learner_connector, critic, watch)  # noqa: SLF001
-    train = watch.wrap("iteration", algorithm.train)
-    laps = []
-    for _ in range(iterations + 1):
-        train()
-        lap = watch.pop()
-        lap["learner"] = [total - part for total, part in zip(lap.pop("update"), lap["connectors"], strict=True)]
-        laps.append(lap)
-    algorithm.stop()
-    ray.shutdown()
-    return {name: [statistics.median(lap[name][kind] for lap in laps[1:]) for kind in (0, 1)] for name in laps[0]}
+    plan = TrainingPlan(way=contender, num_envs=num_envs, batch_size=batch_size)
+    with quiet_ray(), build(plan) as algorithm:
+        _, *measured = train(algorithm, plan, iterations + 1)
+    laps = [[one.seconds, one.cpu_seconds] for one in measured]
+    return {part: [statistics.median(lap[k][part] for lap in laps) for k in (0, 1)] for part in laps[0][0]}
 
 
 def compare_rllib(
@@ -107,8 +39,7 @@ def compare_rllib(
 ) -> None:
     """Compare packed batches in RLlib with its own `vec`, in CPU seconds per iteration.
 
-    Each contender has a separate process. `network` is the share of sampling and connectors that the networks take.
-    The notes are wall-clock seconds.
+    Each contender has a separate process. The notes are wall-clock seconds.
     """
     for num_envs in sizes:
         for name in contenders:

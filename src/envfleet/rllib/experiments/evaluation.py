@@ -9,17 +9,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core.columns import Columns
 
 import envfleet
 from envfleet.envs.film import save_film
-from envfleet.errors import InvalidArgument
 from envfleet.rllib.connectors import actions_for_env
 
-_MOST_STEPS = 100_000
 _FILMED_STEPS = 2000  # of an episode that does not end by itself
 
 Act = Callable[[NDArray[Any]], NDArray[Any]]
@@ -36,23 +33,10 @@ def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> ND
 
     Returns:
         Their returns, `(num_episodes,)`.
-
-    Raises:
-        InvalidArgument: An episode does not end.
     """
-    with envfleet.make(env, num_episodes, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
-        act = _best_actions(algorithm, fleet.single_action_space)
-        observations, _ = fleet.reset(seed=seed)
-        returns, is_playing = np.zeros(num_episodes), np.ones(num_episodes, np.bool_)
-        for _ in range(_MOST_STEPS):
-            observations, rewards, terminated, truncated, _ = fleet.step(act(observations))
-            returns += np.where(is_playing, rewards, 0.0)
-            is_playing &= ~(terminated | truncated)
-            if not is_playing.any():
-                return returns
-    raise InvalidArgument(
-        f"an episode of {env} continues after {_MOST_STEPS:,} steps: register the environment with max_episode_steps"
-    )
+    with gym.make(env) as single:
+        act = _best_actions(algorithm, single.action_space)
+    return envfleet.evaluate(act, env, episodes=num_episodes, seeds=seed, num_envs=num_episodes).returns
 
 
 def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:

@@ -24,29 +24,33 @@ class IterationTimer:
         group.update = self._timed("update", group.update)
         learner._learner_connector = self._timed("connectors", learner._learner_connector)  # noqa: SLF001
         self._train = self._timed("iteration", algorithm.train)
-        self._seconds: dict[str, float] = {}
+        self._seconds: dict[str, tuple[float, float]] = {}
 
-    def train(self) -> tuple[dict[str, Any], dict[str, float]]:
+    def train(self) -> tuple[dict[str, Any], dict[str, float], dict[str, float]]:
         """Train for one iteration.
 
         Returns:
-            RLlib's result, and the seconds of `iteration`, `sampling` (with all that is not learning), `connectors` of
-            the Learner and `learner` (without them).
+            RLlib's result, and the seconds of wall time and of CPU time of `iteration`, `sampling` (with all that is
+            not learning), `connectors` of the Learner and `learner` (without them).
         """
-        result, seconds = self._train(), self._seconds
-        update_s = seconds["update"]
-        return result, {
-            "iteration": seconds["iteration"],
-            "sampling": seconds["iteration"] - update_s,
-            "connectors": seconds["connectors"],
-            "learner": update_s - seconds["connectors"],
+        result = self._train()
+        wall_s, cpu_s = (self._split(clock) for clock in (0, 1))
+        return result, wall_s, cpu_s
+
+    def _split(self, clock: int) -> dict[str, float]:
+        iteration, update, connectors = (self._seconds[part][clock] for part in ("iteration", "update", "connectors"))
+        return {
+            "iteration": iteration,
+            "sampling": iteration - update,
+            "connectors": connectors,
+            "learner": update - connectors,
         }
 
     def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(**kwargs: Any) -> Any:
-            started = time.perf_counter()
+            wall_s, cpu_s = time.perf_counter(), time.process_time()
             result = function(**kwargs)
-            self._seconds[part] = time.perf_counter() - started
+            self._seconds[part] = time.perf_counter() - wall_s, time.process_time() - cpu_s
             return result
 
         return timed

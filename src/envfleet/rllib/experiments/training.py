@@ -115,6 +115,7 @@ class Iteration:
         episode_return: Mean over the episodes that ended in it, the last 100 at most; `None` if none did.
         loss: Loss of the last update.
         seconds: Seconds by part: `iteration`, `sampling`, `connectors`, `learner`.
+        cpu_seconds: Seconds of CPU time of this process, by the same parts.
         connectors: Seconds of every connector piece, running means.
         load: Processes that wanted the processor meanwhile (the average of a minute).
     """
@@ -125,6 +126,7 @@ class Iteration:
     episode_return: float | None
     loss: float
     seconds: dict[str, float]
+    cpu_seconds: dict[str, float]
     connectors: dict[str, float]
     load: float
 
@@ -174,7 +176,7 @@ def train(algorithm: Algorithm, plan: TrainingPlan, num_iterations: int) -> Iter
     """
     timer = IterationTimer(algorithm)
     for number in range(1, num_iterations + 1):
-        result, seconds = timer.train()
+        result, seconds, cpu_seconds = timer.train()
         runners = result["env_runners"]
         samples = int(runners["num_env_steps_sampled"])
         num_steps = -(-samples // (plan.num_envs * max(plan.num_env_runners, 1)))
@@ -186,6 +188,7 @@ def train(algorithm: Algorithm, plan: TrainingPlan, num_iterations: int) -> Iter
             episode_return=None if math.isnan(episode_return) else float(episode_return),
             loss=float(result["learners"][DEFAULT_MODULE_ID]["total_loss"]),
             seconds=seconds,
+            cpu_seconds=cpu_seconds,
             connectors=connector_seconds(result, num_steps),
             load=os.getloadavg()[0],
         )
