@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 
+import envfleet
 from envfleet.cli.console import make_console, make_table, require
 from envfleet.cli.options import EnvArgs, Trust
 from envfleet.cli.parsing import parse_env_kwargs
@@ -30,23 +31,32 @@ _NO_SCORES = "No scores yet; those of a competition are shown when that closes."
 _MOST_FLEETS = 12  # that are asked for their episodes
 _NEIGHBORS = 5  # lines of a leaderboard
 
+_Url = Annotated[str, typer.Argument(metavar="URL", help="Of the service, such as http://host:8001.")]
+_Token = Annotated[str | None, typer.Option(envvar="ENVFLEET_TOKEN", help="Else ENVFLEET_TOKEN of a file .env.")]
+
+
+@contextlib.contextmanager
+def _linked(url: str, token: str | None) -> Iterator[tuple[ServiceLink, str]]:
+    """Open a link to a service; yield it and the token."""
+    require("client", "envfleet.remote.service_link", "envfleet.user_settings")
+    from envfleet.remote.service_link import ServiceLink
+    from envfleet.user_settings import find_token
+
+    secret = find_token(token, "--token TOKEN")
+    with contextlib.closing(ServiceLink(url, secret, patience_s=10.0)) as link:
+        yield link, secret
+
 
 def status(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Of the service, such as http://host:8001.")],
+    url: _Url,
     *,
-    token: Annotated[
-        str | None, typer.Option(envvar="ENVFLEET_TOKEN", help="Else ENVFLEET_TOKEN of a file .env.")
-    ] = None,
+    token: _Token = None,
     watch: Annotated[
         float | None, typer.Option(min=0.5, metavar="SECONDS", help="Ask again and again, until Ctrl-C.")
     ] = None,
 ) -> None:
     """Show my fleets, my scores and my quota at a service."""
-    require("client", "envfleet.remote.service_link", "envfleet.user_settings")
-    from envfleet.remote.service_link import ServiceLink
-    from envfleet.user_settings import find_token
-
-    with contextlib.closing(ServiceLink(url, find_token(token, "--token TOKEN"), patience_s=10.0)) as link:
+    with _linked(url, token) as (link, _):
         if watch is None:
             make_console().print(_dashboard(link))
             return
@@ -57,20 +67,15 @@ def status(
 
 
 def close(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Of the service, such as http://host:8001.")],
+    url: _Url,
     fleets: Annotated[list[str], typer.Argument(metavar="ID...", help="Of fleets, as `envfleet status` shows them.")],
     *,
-    token: Annotated[
-        str | None, typer.Option(envvar="ENVFLEET_TOKEN", help="Else ENVFLEET_TOKEN of a file .env.")
-    ] = None,
+    token: _Token = None,
 ) -> None:
     """Close fleets of mine at a service, such as those of a client that was killed; their episodes are abandoned."""
-    require("client", "envfleet.remote.service_link", "envfleet.user_settings")
-    from envfleet.remote.codec import pack
-    from envfleet.remote.service_link import ServiceLink
-    from envfleet.user_settings import find_token
+    with _linked(url, token) as (link, _):
+        from envfleet.remote.codec import pack
 
-    with contextlib.closing(ServiceLink(url, find_token(token, "--token TOKEN"), patience_s=10.0)) as link:
         for fleet in fleets:
             if not _FLEET_ID.fullmatch(fleet):
                 raise InvalidArgument(
@@ -80,7 +85,7 @@ def close(
 
 
 def submit(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Of the service, such as http://host:8001.")],
+    url: _Url,
     policy: Annotated[
         str,
         typer.Argument(
@@ -89,9 +94,7 @@ def submit(
     ],
     *,
     env: Annotated[str, typer.Option("--env", "-e", metavar="ENV", help="Environment, as the service names it.")],
-    token: Annotated[
-        str | None, typer.Option(envvar="ENVFLEET_TOKEN", help="Else ENVFLEET_TOKEN of a file .env.")
-    ] = None,
+    token: _Token = None,
     num_envs: Annotated[
         int | None, typer.Option("--num-envs", "-n", min=1, help="Episodes at a time.", show_default="at most 64")
     ] = None,
@@ -99,13 +102,8 @@ def submit(
     trust: Trust = False,
 ) -> None:
     """Play one ranked attempt with a policy; a trial step in training comes first, as an attempt counts at once."""
-    require("client", "envfleet.remote.service_link", "envfleet.user_settings")
-    import envfleet
-    from envfleet.remote.service_link import ServiceLink
-    from envfleet.user_settings import find_token
-
-    secret, options = find_token(token, "--token TOKEN"), parse_env_kwargs(env_args)
-    with contextlib.closing(ServiceLink(url, secret, patience_s=10.0)) as link:
+    options = parse_env_kwargs(env_args)
+    with _linked(url, token) as (link, secret):
         offers = link.get("/envs")["envs"]
         name = env if env in offers else f"envfleet/{env}"
         if name not in offers:
