@@ -25,7 +25,7 @@ from envfleet.options import (
     read_options,
 )
 from envfleet.registry import BACKENDS
-from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, name_source, refuse_retired
+from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, name_source
 
 if TYPE_CHECKING:
     from envfleet.transforms import Transform
@@ -129,7 +129,6 @@ def make(  # the front door: every option is keyword-only
         >>> fleet.close()
     """
     arguments = locals()
-    refuse_retired(env_kwargs)
     names = [field.name for field in dataclasses.fields(Options) if field.name in arguments]
     options = read_options(**{name: arguments[name] for name in names})
     return Fleet(make_engine(env, num_envs, options, env_kwargs), options.batch_size)

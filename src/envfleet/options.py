@@ -25,13 +25,6 @@ AutoresetName: TypeAlias = Literal[
 ]
 """Names and values of Gymnasium's `AutoresetMode`."""
 
-RETIRED = {
-    "spares": "pass batch_size and use send() and recv(): others step while one of them is reset",
-    "recycle_bytes": "pass recycle_episodes",
-    "start_method": "leave it out: workers are forked from a small server that never imports your main module",
-}
-"""Removed options, and their replacements."""
-
 _LEAST = {
     "workers": 1,
     "envs_per_worker": 1,

@@ -18,7 +18,7 @@ from envfleet.errors import InvalidArgument, UnknownEnv
 from envfleet.fleet.checks import check_whole
 from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.registration import is_kernel
-from envfleet.options import OPTIONS, RETIRED, WHOLE_DICTS, Options, advise
+from envfleet.options import OPTIONS, WHOLE_DICTS, Options, advise
 from envfleet.physics.env import make_env
 from envfleet.physics.opengl import require_opengl
 from envfleet.physics.task import Task, is_task
@@ -266,12 +266,6 @@ def check_keywords(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
                 f"{name}={env_kwargs[name]!r} is neither an option of make() nor a keyword of {spec.id}, which takes "
                 f"{', '.join(accepted) or 'none'}: {advise(name, [*OPTIONS, *accepted])}"
             )
-
-
-def refuse_retired(env_kwargs: Mapping[str, Any]) -> None:
-    """Raise an error for removed options of `make`, with their replacement."""
-    for name in RETIRED.keys() & env_kwargs.keys():
-        raise InvalidArgument(f"{name}={env_kwargs[name]!r} was removed: {RETIRED[name]}")
 
 
 def _accepted(spec: EnvSpec) -> list[str] | None:

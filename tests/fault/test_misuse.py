@@ -49,13 +49,6 @@ BAD_ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "on_failure": (one, {"num_envs": 2, "on_failure": "ignore"}, "on_failure"),
     "num_envs missing": ("CartPole-v1", {}, "num_envs is missing: pass the number of sub-environments"),
     "recycling of many": (one, {"num_envs": 2, "workers": 1, "recycle_episodes": 1}, "pass envs_per_worker=1"),
-    "start_method": (
-        one,
-        {"num_envs": 2, "start_method": "spawn"},
-        "start_method='spawn' was removed: leave",
-    ),
-    "spares": (one, {"num_envs": 2, "spares": True}, "spares=True was removed: pass batch_size"),
-    "recycle_bytes": (one, {"num_envs": 2, "recycle_bytes": 1}, "was removed: pass recycle_episodes"),
     "autoreset_mode": (one, {"num_envs": 2, "autoreset_mode": "sometimes"}, "autoreset_mode"),
     "unknown option": ("CartPole-v1", {"num_envs": 2, "workerz": 2}, "workerz"),
     "kwargs for a callable": (one, {"num_envs": 2, "length": 2}, "length"),

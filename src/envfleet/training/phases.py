@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from envfleet.registry import GAMES, RANDOM
@@ -130,12 +130,6 @@ class SnapshotOpponent(_Agent):
     matchmaking: Matchmaking = "prioritized"
     """Distribution to draw from: uniform, latest, prioritized (by p(1-p), where p is the learner's win rate against
     the opponent), hardest (by (1-p)^2)."""
-
-    @field_validator("matchmaking", mode="before")
-    @classmethod
-    def _respell(cls, name: Any) -> Any:
-        """Accept the spelling of older files."""
-        return "prioritized" if name == "prioritised" else name
 
 
 class MixedOpponent(_Entry):
