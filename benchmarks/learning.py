@@ -128,20 +128,9 @@ class Evaluations:
         """Evaluate if the next evaluation is scheduled."""
         if transitions >= (len(self.points) + 1) * self._task.every:
             start_s = time.process_time()
-            self.points.append((transitions, evaluate(act, self._task.env)))
+            result = envfleet.evaluate(act, self._task.env, episodes=NUM_EPISODES, seeds=10_000, num_envs=NUM_EPISODES)
+            self.points.append((transitions, result.mean_return))
             self.cpu_s += time.process_time() - start_s
-
-
-def evaluate(act: Callable[[Any], Any], env: str) -> float:
-    """Return the mean return of one episode in each of `NUM_EPISODES` sub-environments, with seeds from 10,000."""
-    with envfleet.make(env, NUM_EPISODES, backend="kernel", autoreset_mode="SAME_STEP") as fleet:
-        observations, _ = fleet.reset(seed=10_000)
-        returns, is_running = np.zeros(NUM_EPISODES), np.ones(NUM_EPISODES, bool)
-        while is_running.any():
-            observations, rewards, terminated, truncated, _ = fleet.step(act(observations))
-            returns += rewards * is_running
-            is_running &= ~(terminated | truncated)
-    return float(returns.mean())
 
 
 def train(task: Task, seed: int) -> tuple[Any, Evaluations]:

@@ -1,20 +1,19 @@
 """OpenEnv's own server and client, around an environment that computes nothing.
 
-One message has the actions of all sub-environments, as OpenEnv's protocol knows one environment per WebSocket. Runs in
-a separate process, started by `benchmarks.worker.Worker`: each question is a number of seconds, each answer the
-milliseconds of CPU time that a step took on both sides.
+One message has the actions of all sub-environments, as OpenEnv's protocol knows one environment per WebSocket.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import psutil
-from benchmarks.worker import serve
 from tests.openenv_package import load
 
 
@@ -52,51 +51,37 @@ def run_server(port: int, num_envs: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical")
 
 
-def measure(num_envs: int) -> None:
-    """Start the server and answer questions."""
+@contextlib.contextmanager
+def open_client(num_envs: int) -> Iterator[tuple[Callable[[Any], None], psutil.Popen]]:
+    """Start the server; yield the step of OpenEnv's client, which takes all actions, and the server's process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
-    server = psutil.Popen([sys.executable, "-m", "benchmarks.openenv_side", "server", str(port), str(num_envs)])
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            break
-        except OSError:
-            if server.poll() is not None:
-                raise SystemExit("OpenEnv's server did not start") from None
-            time.sleep(0.1)
-    client = load("openenv.core.generic_client").GenericEnvClient(base_url=f"http://127.0.0.1:{port}")
-    actions = np.random.default_rng(0).choice(3, (64, num_envs))
-    with client.sync() as env:
-        env.reset()
+    server = psutil.Popen([sys.executable, "-m", "benchmarks.openenv_side", str(port), str(num_envs)])
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                if server.poll() is not None:
+                    raise SystemExit("OpenEnv's server did not start") from None
+                time.sleep(0.1)
+        client = load("openenv.core.generic_client").GenericEnvClient(base_url=f"http://127.0.0.1:{port}")
+        with client.sync() as env:
+            env.reset()
 
-        def step(row: int) -> None:
-            seen = env.step({"actions": actions[row % 64].tolist()}).observation
-            for name, dtype in (("rows", np.float32), ("rewards", np.float64), ("terminated", bool)):
-                np.array(seen[name], dtype)
-            np.array(seen["truncated"], bool)
+            def step(actions: Any) -> None:
+                seen = env.step({"actions": actions.tolist()}).observation
+                for name, dtype in (("rows", np.float32), ("rewards", np.float64), ("terminated", bool)):
+                    np.array(seen[name], dtype)
+                np.array(seen["truncated"], bool)
 
-        def cpu_s() -> float:
-            times = server.cpu_times()
-            return time.process_time() + float(times.user + times.system)
-
-        def answer(seconds: float) -> float:
-            step(0)
-            start_s, start_cpu_s, count = time.perf_counter(), cpu_s(), 0
-            while time.perf_counter() - start_s < seconds:
-                step(count)
-                count += 1
-            return 1e3 * (cpu_s() - start_cpu_s) / count
-
-        try:
-            serve(answer)
-        finally:
-            server.kill()
+            yield step, server
+    finally:
+        server.kill()
+        server.wait()
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "server":
-        run_server(int(sys.argv[2]), int(sys.argv[3]))
-    else:
-        measure(int(sys.argv[1]))
+    run_server(*map(int, sys.argv[1:]))

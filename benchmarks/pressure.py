@@ -8,7 +8,6 @@ import functools
 import json
 import multiprocessing
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import httpx
 import numpy as np
 from benchmarks.case import Record, Session
-from benchmarks.remote import ENV, latencies, serve
+from benchmarks.remote import ENV, in_threads, latencies, serve
 
 import envfleet
 from envfleet.remote.codec import pack, unpack
@@ -42,14 +41,6 @@ def _create(http: httpx.Client, num_envs: int) -> str:
     return fleet
 
 
-def _in_threads(count: int, work: Callable[[int], object]) -> None:
-    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def _post_forever(http: httpx.Client, path: str, body: bytes, answers: Any) -> None:
     while True:
         try:
@@ -66,7 +57,7 @@ def send_nil(size_bytes: int, url: str, token: str, answers: Any) -> None:
         body = b"\x83\xa3seq\x00\xa3key" + pack(bytes(16)) + b"\xa7actions\xdd"
         body += (size_bytes - len(body) - 4).to_bytes(4, "big")
         body += _NIL * (size_bytes - len(body))
-        _in_threads(4, lambda _: _post_forever(http, path, body, answers))
+        in_threads(4, lambda _: _post_forever(http, path, body, answers))
 
 
 def ask_unknown(url: str, token: str, answers: Any) -> None:
@@ -75,7 +66,7 @@ def ask_unknown(url: str, token: str, answers: Any) -> None:
     body = json.dumps({"episode_actions": steps}).encode()
     with _client(url, token) as http:
         http.headers["Content-Type"] = "application/json"
-        _in_threads(4, lambda _: _post_forever(http, "/api/v1/episode/vectorized_step", body, answers))
+        in_threads(4, lambda _: _post_forever(http, "/api/v1/episode/vectorized_step", body, answers))
 
 
 def send_halves(url: str, token: str, answers: Any) -> None:
@@ -93,7 +84,7 @@ def send_halves(url: str, token: str, answers: Any) -> None:
                 one.sendall(half)
                 answers.put(int(one.recv(100).split()[1]))
 
-    _in_threads(100, work)
+    in_threads(100, work)
 
 
 def take_descriptors(url: str, token: str, answers: Any) -> None:
@@ -118,7 +109,7 @@ def step_many(num_envs: int, url: str, token: str, answers: Any) -> None:
                 fleet.step(actions)
                 answers.put(200)
 
-    _in_threads(32, work)
+    in_threads(32, work)
 
 
 WORKS: Mapping[str, Work | None] = {

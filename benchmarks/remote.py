@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import httpx
 import numpy as np
 import psutil
 from benchmarks.case import Record, Session
-from benchmarks.worker import Worker
 
 import envfleet
 
@@ -139,8 +138,10 @@ def compare_protocols(
                 local.reset(seed=0)
                 rates: dict[str, list[float]] = {}
 
-                def measure(name: str, step: Any, num_envs: int = num_envs, rates: Any = rates) -> float:
-                    rate, cost_ms = _drive(step, num_envs, session.seconds, served.process)
+                def measure(
+                    name: str, step: Any, num_envs: int = num_envs, rates: Any = rates, service: Any = served.process
+                ) -> float:
+                    rate, cost_ms = _drive(step, num_envs, session.seconds, service)
                     rates.setdefault(name, []).append(rate)
                     return cost_ms
 
@@ -148,8 +149,10 @@ def compare_protocols(
                 contenders = {name: functools.partial(measure, name, step) for name, step in steps.items()}
                 notes = {name: functools.partial(_rate_note, rates, name) for name in steps}
                 if openenv:
-                    other = stack.enter_context(Worker("openenv_side", num_envs))
-                    contenders["OpenEnv"] = functools.partial(other.ask, session.seconds)
+                    from benchmarks.openenv_side import open_client
+
+                    step, server = stack.enter_context(open_client(num_envs))
+                    contenders["OpenEnv"] = functools.partial(measure, "OpenEnv", step, service=server)
                 session.compare(f"{num_envs:,} engines", contenders, notes)
         for count in clients:
             p50, p99 = latencies(url, token, count, session.seconds)
@@ -177,6 +180,15 @@ def _drive(step: Any, num_envs: int, seconds: float, service: psutil.Process) ->
     return count * num_envs / (time.perf_counter() - start_s), 1e3 * (cpu_s() - start_cpu_s) / count
 
 
+def in_threads(count: int, work: Callable[[int], object]) -> None:
+    """Run a function with the numbers from 0, each in a thread, until all have returned."""
+    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def latencies(url: str, token: str, num_clients: int, seconds: float) -> tuple[float, float]:
     """Return the median and the 99th percentile of the milliseconds of a step of 64 engines."""
     times: list[float] = []
@@ -191,10 +203,6 @@ def latencies(url: str, token: str, num_clients: int, seconds: float) -> tuple[f
                 fleet.step(np.zeros(64, np.int64))
                 times.append(time.perf_counter() - start_s)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(num_clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(num_clients, work)
     p50, p99 = np.percentile(times, [50, 99]) * 1e3
     return float(p50), float(p99)
