@@ -4,54 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from envfleet.envs.minatar.asterix import Asterix
 from envfleet.envs.minatar.breakout import Breakout
 from envfleet.envs.minatar.freeway import Freeway
-from envfleet.envs.minatar.game import DOWN, FIRE, LEFT, NOTHING, RIGHT, UP
+from envfleet.envs.minatar.game import DOWN, FIRE, LEFT, NOTHING, RIGHT, UP, MinAtarGame
 from envfleet.envs.minatar.space_invaders import SpaceInvaders
 
 
-class AsterixMinimal(Asterix):
-    """Asterix by nothing, left, up, right, down."""
-
-    action_space = spaces.Discrete(5)
-
-    class Params(Asterix.Params):
-        """As there."""
-
-        action_set: NDArray[np.int32] = np.array([NOTHING, LEFT, UP, RIGHT, DOWN], np.int32)
+def _restrict(name: str, game: type[MinAtarGame], *actions: int) -> type[MinAtarGame]:
+    """Return the game with these actions only, as a class of this module, where pickle finds it by its name."""
+    params = type("Params", (game.Params,), {"action_set": np.array(actions, np.int32)})
+    own = {"__module__": __name__, "__doc__": f"`{game.__name__}` with fewer actions.", "Params": params}
+    return type(name, (game,), {**own, "action_space": spaces.Discrete(len(actions))})
 
 
-class BreakoutMinimal(Breakout):
-    """Breakout by nothing, left, right."""
-
-    action_space = spaces.Discrete(3)
-
-    class Params(Breakout.Params):
-        """As there."""
-
-        action_set: NDArray[np.int32] = np.array([NOTHING, LEFT, RIGHT], np.int32)
-
-
-class FreewayMinimal(Freeway):
-    """Freeway by nothing, up, down."""
-
-    action_space = spaces.Discrete(3)
-
-    class Params(Freeway.Params):
-        """As there."""
-
-        action_set: NDArray[np.int32] = np.array([NOTHING, UP, DOWN], np.int32)
-
-
-class SpaceInvadersMinimal(SpaceInvaders):
-    """Space Invaders by nothing, left, right, fire."""
-
-    action_space = spaces.Discrete(4)
-
-    class Params(SpaceInvaders.Params):
-        """As there."""
-
-        action_set: NDArray[np.int32] = np.array([NOTHING, LEFT, RIGHT, FIRE], np.int32)
+AsterixMinimal = _restrict("AsterixMinimal", Asterix, NOTHING, LEFT, UP, RIGHT, DOWN)
+BreakoutMinimal = _restrict("BreakoutMinimal", Breakout, NOTHING, LEFT, RIGHT)
+FreewayMinimal = _restrict("FreewayMinimal", Freeway, NOTHING, UP, DOWN)
+SpaceInvadersMinimal = _restrict("SpaceInvadersMinimal", SpaceInvaders, NOTHING, LEFT, RIGHT, FIRE)

@@ -65,42 +65,17 @@ class Taxi(Kernel):
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
         """Begin anywhere, with the passenger at one place and going to another."""
-        start = draw_equal(rng, _SIZE * _SIZE * 12)
-        passenger = start % 12 // 3
-        other = start % 3
-        state.row = start // 12 // _SIZE
-        state.column = start // 12 % _SIZE
-        state.passenger = passenger
-        state.destination = other + (other >= passenger)
-        state.is_fickle = rng.random() < 0.3 if params.fickle_passenger else False
-        state.orientation = 0
-        state.prob = 1.0
-        _write_mask(state)
+        begin(state, rng, params.fickle_passenger, 0.3)
 
     @staticmethod
     def step(state: State, action: int, rng: np.random.Generator, params: Params) -> tuple[float, bool]:
         """Drive one cell, or let the passenger in or out."""
-        reward, terminated = -1.0, False
-        place = _find_place(state.row, state.column)
-        was_inside = state.passenger == _IN_TAXI
         draw = rng.random()
         state.prob = 1.0
+        is_moved = False
         if action < 4:
             is_moved = _drive(state, action, draw, params.is_rainy)
-            if state.is_fickle and was_inside and is_moved:
-                state.is_fickle = False
-                other = rng.integers(3)
-                state.destination = int(other + (other >= state.destination))
-        elif action == 4 and place >= 0 and state.passenger == place:
-            state.passenger = _IN_TAXI
-        elif action == 5 and place >= 0 and was_inside:
-            state.passenger = place
-            terminated = place == state.destination
-            reward = 20.0 if terminated else -1.0
-        else:
-            reward = -10.0
-        _write_mask(state)
-        return reward, terminated
+        return act(state, action, rng, is_moved)
 
     @staticmethod
     def observe(state: State, out: NDArray[np.int64]) -> None:
@@ -121,6 +96,43 @@ class Taxi(Kernel):
             lastaction=None,
             taxi_orientation=int(state.orientation),
         )
+
+
+def begin(state: Any, rng: np.random.Generator, can_be_fickle: bool, probability: float) -> None:
+    """Begin anywhere, with the passenger at one place and going to another."""
+    start = draw_equal(rng, _SIZE * _SIZE * 12)
+    passenger = start % 12 // 3
+    other = start % 3
+    state.row = start // 12 // _SIZE
+    state.column = start // 12 % _SIZE
+    state.passenger = passenger
+    state.destination = other + (other >= passenger)
+    state.is_fickle = rng.random() < probability if can_be_fickle else False
+    state.orientation = 0
+    state.prob = 1.0
+    _write_mask(state)
+
+
+def act(state: Any, action: int, rng: np.random.Generator, is_moved: bool) -> tuple[float, bool]:
+    """Let the passenger in, out, or choose another destination on the way. Returns reward and whether it is reached."""
+    reward, terminated = -1.0, False
+    place = _find_place(state.row, state.column)
+    was_inside = state.passenger == _IN_TAXI
+    if action < 4:
+        if state.is_fickle and was_inside and is_moved:
+            state.is_fickle = False
+            other = rng.integers(3)
+            state.destination = int(other + (other >= state.destination))
+    elif action == 4 and place >= 0 and state.passenger == place:
+        state.passenger = _IN_TAXI
+    elif action == 5 and place >= 0 and was_inside:
+        state.passenger = place
+        terminated = place == state.destination
+        reward = 20.0 if terminated else -1.0
+    else:
+        reward = -10.0
+    _write_mask(state)
+    return reward, terminated
 
 
 def _find_place(row: int, column: int) -> int:

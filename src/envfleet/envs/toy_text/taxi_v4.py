@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from envfleet.envs.toy_text.sampling import draw_equal
-from envfleet.envs.toy_text.taxi import _IN_TAXI, _SIZE, Taxi, _find_place, _is_open, _write_mask
+from envfleet.envs.toy_text.taxi import _SIZE, Taxi, _is_open, act, begin
 
 
 class TaxiV4(Taxi):
@@ -24,42 +23,17 @@ class TaxiV4(Taxi):
     @staticmethod
     def reset(state: Taxi.State, rng: np.random.Generator, params: Params) -> None:  # type: ignore[override]  # its own
         """Begin anywhere, with the passenger at one place and going to another."""
-        start = draw_equal(rng, _SIZE * _SIZE * 12)
-        passenger = start % 12 // 3
-        other = start % 3
-        state.row = start // 12 // _SIZE
-        state.column = start // 12 % _SIZE
-        state.passenger = passenger
-        state.destination = other + (other >= passenger)
-        state.is_fickle = rng.random() < params.fickle_probability if params.fickle_passenger else False
-        state.orientation = 0
-        state.prob = 1.0
-        _write_mask(state)
+        begin(state, rng, params.fickle_passenger, params.fickle_probability)
 
     @staticmethod
     def step(state: Taxi.State, action: int, rng: np.random.Generator, params: Params) -> tuple[float, bool]:  # type: ignore[override]  # its own
         """Drive one cell, or let the passenger in or out."""
-        reward, terminated = -1.0, False
-        place = _find_place(state.row, state.column)
-        was_inside = state.passenger == _IN_TAXI
         draw = rng.random()
         state.prob = 1.0
+        is_moved = False
         if action < 4:
             is_moved = _drive(state, action, draw, params.is_rainy, params.rainy_probability)
-            if state.is_fickle and was_inside and is_moved:
-                state.is_fickle = False
-                other = rng.integers(3)
-                state.destination = int(other + (other >= state.destination))
-        elif action == 4 and place >= 0 and state.passenger == place:
-            state.passenger = _IN_TAXI
-        elif action == 5 and place >= 0 and was_inside:
-            state.passenger = place
-            terminated = place == state.destination
-            reward = 20.0 if terminated else -1.0
-        else:
-            reward = -10.0
-        _write_mask(state)
-        return reward, terminated
+        return act(state, action, rng, is_moved)
 
 
 def _drive(state: Taxi.State, action: int, draw: float, is_rainy: bool, ahead: float) -> bool:
