@@ -220,7 +220,7 @@ def _expect_nothing(spec: KernelSpec, name: str, result: Any, instead: str) -> N
         raise KernelError(f"{spec.name}.{name} returned {result!r}, expected no return value: {instead}")
 
 
-def rehearse(spec: KernelSpec) -> bool:
+def rehearse(env: PlainEnv) -> bool:
     """Run a few uncompiled steps, so that Python reports mistakes before anything is compiled.
 
     Returns:
@@ -229,7 +229,7 @@ def rehearse(spec: KernelSpec) -> bool:
     Raises:
         KernelError: A function raised; names it and the line.
     """
-    env = PlainEnv(spec)
+    spec = env.spec
     actions = copy.deepcopy(spec.action.space)  # the user's own may have been seeded
     actions.seed(0)
     try:

@@ -13,7 +13,7 @@ from envfleet.errors import KernelError, MissingDependency
 from envfleet.kernels.buffers import IS_RESET, NUMBERS, BufferPlan
 from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.plain import rehearse
+from envfleet.kernels.plain import PlainEnv, rehearse
 from envfleet.kernels.source import Source
 from envfleet.native.generated_code import compile_source
 from envfleet.native.references import fingerprint
@@ -72,7 +72,7 @@ def check_functions(spec: KernelSpec) -> bool:
     """
     if importlib.util.find_spec("numba") is None:
         raise MissingDependency("numba, which compiles kernels, is not installed: pip install 'envfleet[kernels]'")
-    truncates = rehearse(spec)
+    truncates = rehearse(PlainEnv(spec))
     check_returns(spec.name, spec.step)
     return truncates
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.kernels.plain import PlainEnv, PlainRecord, describe
+from envfleet.kernels.plain import PlainEnv, PlainRecord
 from envfleet.physics.simulations import import_mujoco
 from envfleet.physics.task import TaskSpec, arguments_of
-
-_REHEARSED_STEPS = 3
 
 
 class PlainTask(PlainEnv):
@@ -57,27 +53,3 @@ class PlainTask(PlainEnv):
 
     def _observe(self, state: PlainRecord, out: Any) -> Any:
         return self._call(self.spec.observe, state=state, out=out)
-
-
-def rehearse(spec: TaskSpec) -> bool:
-    """Run a few uncompiled steps, so that mistakes show in the words of Python before anything is compiled.
-
-    Returns:
-        Whether `after_step` returns `truncated`.
-
-    Raises:
-        KernelError: A function raised; names the function and the line.
-    """
-    env = PlainTask(spec)
-    actions = copy.deepcopy(spec.action.space)  # a copy, because the user may draw from the original
-    actions.seed(0)
-    try:
-        with np.errstate(all="ignore"):
-            env.reset(seed=0)
-            env.check_observe()
-            for _ in range(_REHEARSED_STEPS):
-                if any(env.step(actions.sample())[2:]):
-                    break
-    except Exception as error:
-        raise describe(spec, error) from error
-    return env.num_results == 3

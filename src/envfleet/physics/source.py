@@ -18,10 +18,11 @@ import numpy as np
 
 from envfleet.kernels.buffers import Buffer, BufferPlan
 from envfleet.kernels.cpu_target import CHECK, FIRST_ADDRESS, HEADER, LIMIT, MODE, NOW, NUM_ROWS
+from envfleet.kernels.plain import rehearse
 from envfleet.kernels.program import cache_key, fingerprint_of, loop_names
 from envfleet.kernels.source import SAME_STEP, Source
 from envfleet.native.generated_code import compile_source, fill
-from envfleet.physics.plain import rehearse
+from envfleet.physics.plain import PlainTask
 from envfleet.physics.simulations import Field, warnings_word
 from envfleet.physics.task import TaskSpec, arguments_of
 
@@ -265,7 +266,7 @@ def compile_task(spec: TaskSpec, has_own_params: bool) -> MachineCode:
 
 @functools.lru_cache(maxsize=64)
 def _compile(spec: TaskSpec, has_own_params: bool, _fingerprint: str) -> MachineCode:
-    truncates = rehearse(spec)
+    truncates = rehearse(PlainTask(spec))
     from envfleet.native import numba_cpu
 
     plan = BufferPlan(spec)

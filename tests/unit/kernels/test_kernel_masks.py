@@ -19,7 +19,7 @@ from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels import MLP, Kernel, array
 from envfleet.kernels.env import KernelEnv
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.plain import rehearse
+from envfleet.kernels.plain import PlainEnv, rehearse
 
 
 class Corridor(Kernel):
@@ -171,7 +171,7 @@ class OneWay(Corridor):
 
 
 def test_a_rehearsal_heeds_the_mask() -> None:
-    rehearse(read_kernel(OneWay))
+    rehearse(PlainEnv(read_kernel(OneWay)))
 
 
 class Pair(Corridor):
@@ -265,7 +265,7 @@ class OnlyLast(Pair):
 
 
 def test_a_rehearsal_heeds_the_masks_of_two_players() -> None:
-    rehearse(read_kernel(OnlyLast))
+    rehearse(PlainEnv(read_kernel(OnlyLast)))
 
 
 def test_networks_for_two_players_are_refused_in_words() -> None:
