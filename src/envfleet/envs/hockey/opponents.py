@@ -34,7 +34,7 @@ def scripted_action(observation: Sequence[float], weak: bool, keep_mode: bool, p
 def scripted_actions(
     observations: NDArray[np.floating], weak: bool, keep_mode: bool, phases: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Compute the actions of many scripted players, equal bit for bit to those of `scripted_action`.
+    """Compute the actions of many scripted players, each by `scripted_action`.
 
     Args:
         observations: Observations of the players, `(N, 18)` or `(N, 16)`.
@@ -45,19 +45,9 @@ def scripted_actions(
     Returns:
         Actions, shape `(N, 4)`, or `(N, 3)` without `keep_mode`.
     """
-    o = np.asarray(observations, np.float64).T
-    away_x, away_y = o[0] - o[12], o[1] - o[13]
-    is_coming = o[14] < c.AWAY_SPEED
-    is_chasing = is_coming & (away_x < 0) & (np.abs(away_y) < c.CHASE_WIDTH)
-    lead_y = np.where(is_chasing, np.sqrt(away_x * away_x + away_y * away_y) * o[15] * c.LEAD_Y, 0.0)
-    target_x = np.where(is_chasing, o[12] + c.LEAD_X, c.HOME_X)
-    target_y = np.where(is_coming, o[13] + lead_y, 0.0)
-    errors, velocities = np.stack([target_x, target_y, c.MAX_ANGLE * np.sin(phases)]) - o[:3], o[3:6]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        is_braking = np.abs(errors / (velocities + 0.01)) < [[0.1], [0.1], [1.0]]
-    gains = (c.WEAK_GAIN if weak else c.STRONG_GAIN) / np.array([[1], [5], [2]])
-    forces = np.clip(errors * gains - c.DAMPING_GAIN * velocities * is_braking, -1.0, 1.0)
-    return np.stack([*forces, *([(o[16] > 0) & (o[16] < c.LAST_HOLD_STEPS)] if keep_mode else [])], axis=1)
+    rows = zip(np.asarray(observations, np.float64).tolist(), phases.tolist(), strict=True)
+    actions = np.array([scripted_action(row, weak, keep_mode, phase) for row, phase in rows])
+    return actions.reshape(-1, c.ACTION_SIZE if keep_mode else c.ACTION_SIZE - 1)
 
 
 class BasicOpponent:

@@ -3,8 +3,7 @@
 All are functions of numbers. The game on Box2D calls them uncompiled; the kernel compiles them. The public environment
 mixes float32 and float64, and agents were trained with it: forces are float32, values read from a body are float32
 widened to float64, and each rounding below is part of the rules. Players are 0 (left) and 1
-(right; sees the field rotated by 180 degrees). Only `opponents.scripted_actions` repeats the scripted player's rules,
-for many rows at once; tests check that both agree.
+(right; sees the field rotated by 180 degrees).
 """
 
 from __future__ import annotations
