@@ -156,7 +156,7 @@ def plot(results: Iterable[tuple[Case, Result]], path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    panels: list[tuple[Callable[[Axes, list[Record], str], None], list[Record], str]] = []
+    panels: list[tuple[Callable[[Axes, list[Record]], None], list[Record], str]] = []
     for case, result in results:
         measured = [one for one in result.records if one.values]
         if any(one.curves for one in measured):
@@ -165,29 +165,35 @@ def plot(results: Iterable[tuple[Case, Result]], path: Path) -> None:
         elif measured:
             panels.append((_draw_dots, measured, f"{case.name}: {case.unit}"))
     rows, columns = -(-len(panels) // 2), min(2, len(panels))
-    height = max([3.2, *(0.3 * len({one.setting for one in records}) + 1.2 for _, records, _ in panels)])
-    with mpl.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 150}):
-        figure = Figure((6.4 * columns, height * rows), layout="constrained")
+    heights = [
+        1.0 + 0.3 * len({one.setting for one in records}) + 0.2 * len({one.contender for one in records})
+        for _, records, _ in panels
+    ]
+    height = max([3.6, *heights])
+    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 150}):
+        figure = Figure((5.4 * columns, height * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, (draw, records, title) in zip(grid, panels, strict=False):
-            draw(axes, records, title)
+            draw(axes, records)
             axes.grid(color="#e4e4e4", linewidth=0.6)
-            axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+            axes.legend(title=title, alignment="left", frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0))
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         with replacing(path) as unfinished:
             figure.savefig(unfinished)
 
 
-def _draw_curves(axes: Axes, records: list[Record], title: str) -> None:
+def _draw_curves(axes: Axes, records: list[Record]) -> None:
     for color, record in zip(_COLORS, records, strict=False):
         for index, curve in enumerate(record.curves):
             label = f"{record.contender} ({len(record.curves)} seeds)" if index == 0 else None
             axes.plot(*zip(*curve, strict=True), color=color, linewidth=1, alpha=0.7, label=label)
-    axes.set(title=title, xlabel="transitions")
+    axes.set_xlabel("transitions")
 
 
-def _draw_dots(axes: Axes, records: list[Record], title: str) -> None:
+def _draw_dots(axes: Axes, records: list[Record]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     settings = list(dict.fromkeys(one.setting for one in records))
     contenders = list(dict.fromkeys(one.contender for one in records))
     for place, name in enumerate(contenders):
@@ -199,11 +205,13 @@ def _draw_dots(axes: Axes, records: list[Record], title: str) -> None:
         ]
         heights = [settings.index(one.setting) + 0.5 * (place / max(1, len(contenders) - 1) - 0.5) for one in own]
         axes.errorbar(
-            middles, heights, xerr=reach, fmt="o", color=_COLORS[place % len(_COLORS)], label=name, markersize=4
+            middles, heights, xerr=reach, fmt="o", color=_COLORS[place % len(_COLORS)], label=name, markersize=6
         )
     positive = [value for one in records for value in one.values if value > 0]
     if positive and math.log10(max(positive) / min(positive)) > 1:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.xaxis.set_major_formatter(lambda value, _: number(value))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(settings)), settings)
     axes.invert_yaxis()
-    axes.set(title=title)
