@@ -13,7 +13,7 @@ name           | function                     | unit              | better | rou
 fleet          | fleets:compare_fleets        | steps/s           | more   | 3      | 0.3     | benchmarks.md
 native         | fleets:compare_native        | steps/s           | more   | 3      | 0.3     | benchmarks.md
 busy           | fleets:compare_busy          | steps/s           | more   | 5      | 0.3     | benchmarks.md
-end-to-end     | fleets:compare_end_to_end    | transitions/s     | more   | 3      | 0.3     | benchmarks.md
+end-to-end     | end_to_end:compare_ppo       | transitions/s     | more   | 3      | 0.3     | benchmarks.md
 kernels        | kernels:compare_cartpole     | steps/s           | more   | 5      | 0.2     | benchmarks.md
 games          | kernels:compare_games        | steps/s           | more   | 5      | 0.2     | benchmarks.md
 hockey         | kernels:compare_hockey       | steps per CPU s   | more   | 3      | 0.3     |
@@ -52,7 +52,7 @@ _PAIRS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         )
     },
     "busy": {"AsyncFleet": ("AsyncVectorEnv",)},
-    "end-to-end": dict.fromkeys(("FleetVecEnv", "native"), ("DummyVecEnv", "SubprocVecEnv")),
+    "end-to-end": {"envfleet": ("Dummy / Sync", "Subproc / Async")},
     "kernels": {"kernel": ("EnvPool", "EnvPool, 1 thread", "CartPoleVectorEnv", "loop")},
     "games": {"kernel": ("loop", "EnvPool", "JAX")},
     "hockey": {"4,096 compiled": ("Box2D",), "256 compiled": ("Box2D",), "1 compiled": ("Box2D",)},

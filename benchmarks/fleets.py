@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import statistics
 import subprocess
 import sys
@@ -135,42 +134,3 @@ def compare_busy(
                 session.compare(
                     setting, {name: functools.partial(measure, kind, num_steps) for name, kind in kinds.items()}
                 )
-
-
-def compare_end_to_end(
-    session: Session,
-    *,
-    workloads: tuple[str, ...] = ("halfcheetah", "breakout"),
-    sizes: tuple[int, ...] = (8, 32),
-    steps: int = 128,
-    updates: int = 4,
-) -> None:
-    """Compare Stable-Baselines3's PPO with our vector environment and with its own."""
-    vec_env = importlib.import_module("stable_baselines3.common.vec_env")
-    sb3 = importlib.import_module("envfleet.adapters.sb3")
-    kinds = {"FleetVecEnv": sb3.FleetVecEnv, "DummyVecEnv": vec_env.DummyVecEnv, "SubprocVecEnv": vec_env.SubprocVecEnv}
-    for name in workloads:
-        workload = resolve(name)
-        for num_envs in sizes:
-
-            def measure(kind: Callable[[Any], Any], build: Any = workload.build, num_envs: int = num_envs) -> float:
-                return _learn(kind([build] * num_envs), num_envs * steps, updates)
-
-            contenders = {label: functools.partial(measure, kind) for label, kind in kinds.items()}
-
-            def make_native(builds: list[Any], spec: Any = workload.spec) -> Any:
-                return sb3.FleetVecEnv(spec, len(builds), backend="native")
-
-            contenders["native"] = functools.partial(measure, make_native)
-            session.compare(f"PPO, {num_envs} × {name}", contenders)
-
-
-def _learn(envs: Any, batch_size: int, updates: int) -> float:
-    """Return transitions per second of PPO, construction excluded."""
-    ppo = importlib.import_module("stable_baselines3").PPO
-    policy = "CnnPolicy" if len(envs.observation_space.shape) == 3 else "MlpPolicy"
-    model = ppo(policy, envs, n_steps=batch_size // envs.num_envs, batch_size=256, n_epochs=4, seed=0, device="cpu")
-    start_s = time.perf_counter()
-    model.learn(batch_size * updates)
-    envs.close()
-    return batch_size * updates / (time.perf_counter() - start_s)
