@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from tests.service.serving import make_settings
 from tests.service.test_fleets import CARTPOLE, Process, process
 from tests.service.test_operations import panel_text
@@ -18,7 +20,8 @@ from typer.testing import CliRunner, Result
 from envfleet.cli.app import app
 from envfleet.errors import InvalidArgument
 from envfleet.service.database.exports import ATTEMPT_COLUMNS, BOARD_COLUMNS, write_csv
-from envfleet.service.database.models import Base
+from envfleet.service.database.models import Base, Episode, User
+from envfleet.service.database.store import Store
 from envfleet.service.offers import make_offer
 from envfleet.service.refusals import Disabled, NotFound, Unauthorized
 from envfleet.service.users.accounts import Accounts, read_users
@@ -208,6 +211,46 @@ def test_a_void_attempt_is_kept_and_does_not_count(here: Process) -> None:
             here.scores.void(best["id"], reason)
     with pytest.raises(InvalidArgument, match="attempt 4711 does not exist"):
         here.scores.void(4711, "why")
+
+
+def test_a_database_of_the_first_version_is_brought_up_to_date(database: str) -> None:
+    store = Store(database)
+    store.migrate()
+    expected = {table: _columns(store, table) for table in Base.metadata.tables}
+    with store.engine.begin() as connection:
+        connection.execute(sa.insert(User).values(name="ann", role="admin", created_at=1.0))
+        episode: dict[str, Any] = {"fleet_id": "f", "env": "e", "outcome": "terminated", "details": {"flights": 3}}
+        numbers = ("user_id", "env_index", "started_at", "ended_at", "first_seq", "last_seq", "total", "counted")
+        connection.execute(sa.insert(Episode).values(**episode, **dict.fromkeys(numbers, 1), length=7))
+        if not store.is_sqlite:
+            connection.execute(sa.text("DROP INDEX episodes_of_attempt"))
+            connection.execute(
+                sa.text(
+                    "ALTER TABLE episodes DROP CONSTRAINT episodes_fleet_id_first_seq_env_index_key, "
+                    "ADD UNIQUE (fleet_id, env_index, first_seq), ADD UNIQUE (fleet_id, place)"
+                )
+            )
+        for table in ("members", "teams", "competitions"):
+            connection.execute(sa.text(f"DROP TABLE {table}"))
+        connection.execute(sa.text("DROP INDEX episodes_by_age"))
+        connection.execute(sa.text("ALTER TABLE users DROP COLUMN disabled_at"))
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0005'"))
+    store.close()
+    again = Store(database)
+    again.migrate()
+    assert {table: _columns(again, table) for table in Base.metadata.tables} == expected
+    with again.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    assert [row["details"] for row in again.rows(sa.select(Episode.__table__))] == [{"flights": 3}]
+    assert [row["disabled_at"] for row in again.rows(sa.select(User.__table__))] == [None]
+    again.close()
+
+
+def _columns(store: Store, table: str) -> dict[str, Any]:
+    return {
+        column["name"]: (str(column["type"]), column["nullable"])
+        for column in sa.inspect(store.engine).get_columns(table)
+    }
 
 
 def test_users_and_attempts_by_command(tmp_path: Path) -> None:

@@ -222,8 +222,8 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
     store.migrate()
     store.migrate()  # which finds it up to date
     with store.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0008'"))
-    with pytest.raises(InvalidArgument, match=r"another version of the service .*0008.*pass a new --database"):
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+    with pytest.raises(InvalidArgument, match=r"another version of the service .*0002.*pass a new --database"):
         store.migrate()
     store.close()
 
