@@ -91,7 +91,7 @@ class Dataset:
         self._path, self._layouts, self._pid = path, layouts, os.getpid()
         self._metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata}
         self.num_episodes = self.num_steps = 0
-        self._is_dirty, self._is_closed = False, False
+        self._is_closed = False
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):
             self._folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -122,10 +122,7 @@ class Dataset:
         Raises:
             OSError: The disk is full, for example.
         """
-        name = b"episode_%d" % self.num_episodes
-        if self._is_dirty:  # an interruption left a part of it
-            self._file.unlink(name)
-        self._is_dirty = True
+        name = self._remove_part()
         group = h5g.create(self._file, name)
         attributes = {"id": self.num_episodes, "total_steps": len(episode)}
         if episode.seed is not None:
@@ -140,7 +137,13 @@ class Dataset:
             self._add(group, key, array)
         h5g.create(group, b"infos")  # empty; Minari's EpisodeData needs it
         self.num_episodes, self.num_steps = self.num_episodes + 1, self.num_steps + len(episode)
-        self._is_dirty = False
+
+    def _remove_part(self) -> bytes:
+        """Remove the part of the next episode that an interruption or an error left; return its name."""
+        name = b"episode_%d" % self.num_episodes
+        if name in self._file:
+            self._file.unlink(name)
+        return name
 
     def _add(self, group: Any, name: str, value: Any) -> None:
         """Add an array, or a group of them, as Minari nests spaces."""
@@ -164,8 +167,7 @@ class Dataset:
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
-        if self._is_dirty:
-            self._file.unlink(b"episode_%d" % self.num_episodes)
+        self._remove_part()
         self._file.close()
         size = round(self._file_path.stat().st_size / 1e6, 1)
         counts = {"total_episodes": self.num_episodes, "total_steps": self.num_steps, "dataset_size": size}

@@ -351,6 +351,23 @@ def test_an_interruption_leaves_whole_episodes(tmp_path: Path, monkeypatch: Any)
     assert len(check_counting(read(tmp_path / "counting"), last)) > 8
 
 
+def test_an_episode_that_cannot_be_begun_costs_no_other(tmp_path: Path, monkeypatch: Any) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    with envfleet.make(counters(2), backend="serial", autoreset_mode="SAME_STEP") as fleet:
+        recording = envfleet.record(fleet, tmp_path / "counting")
+        fleet.reset()
+        fleet.rollout("random", 20)
+        count = recording.num_episodes
+        with monkeypatch.context() as patch:
+            patch.setattr("envfleet.recording.dataset.h5g.create", fail)
+            with pytest.raises(OSError, match="the disk is full"):
+                fleet.rollout("random", 20)
+        recording.close()
+    assert len(read(tmp_path / "counting")) >= count > 0
+
+
 def test_a_recording_nobody_closes_is_finished(tmp_path: Path) -> None:
     with envfleet.make("CartPole-v1", 2, backend="serial") as fleet:
         envfleet.record(fleet, tmp_path / "cartpole")
