@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -140,3 +141,34 @@ def test_nothing_but_the_interrupt_is_raised(backend: Backend) -> None:
                 Interrupter(at).run(lambda: fleet.step(np.zeros(NUM_ENVS, int)))
             except EnvfleetError as error:
                 pytest.fail(f"{error!r} at {at}")
+
+
+class Signalled(CountingEnv):
+    """Sends a signal to its process in the second step."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if result[0][0] == 2:
+            signal.raise_signal(signal.SIGUSR2)
+        return result
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), TimeoutError("too long")], ids=repr)
+@pytest.mark.parametrize("on_failure", ["raise", "restart"])
+def test_what_a_signal_handler_raises_is_no_failure(on_failure: Any, error: BaseException) -> None:
+    def handle(*_: Any) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    try:
+        with envfleet.make(Signalled, 2, backend="serial", on_failure=on_failure) as fleet:
+            fleet.reset(seed=0)
+            fleet.step([0, 0])
+            with pytest.raises(type(error)) as caught:
+                fleet.step([0, 0])
+            assert caught.value is error
+            assert fleet.reset(seed=0)[0][:, 0].tolist() == [0, 0]
+            fleet.step([0, 0])
+            assert fleet.stats().restarts == 0
+    finally:
+        signal.signal(signal.SIGUSR2, before)

@@ -25,7 +25,7 @@ from envfleet.workers.env_checks import (
     read_reset,
     refuse_in_thread,
 )
-from envfleet.workers.failures import make_failure, repair_info
+from envfleet.workers.failures import is_from_signal, make_failure, repair_info
 from envfleet.workers.messages import GroupInfo, GroupPlan, Reply, ResetPlan, RowState
 from envfleet.workers.replay import EpisodeLog
 from envfleet.workers.state import load_env, save_env, set_rng_state
@@ -43,7 +43,8 @@ class EnvGroup:
         plan: Plan of the group.
         shared: The fleet's shared data by name.
         line: Words in which to report progress.
-        is_inline: True if the group runs in the caller's thread, where Ctrl-C is not a failure of a sub-environment.
+        is_inline: True if the group runs in the caller's thread, where Ctrl-C and what other signal handlers raise are
+            not failures of a sub-environment.
 
     Attributes:
         columns: Writer of info columns, once attached.
@@ -57,6 +58,7 @@ class EnvGroup:
     def __init__(self, plan: GroupPlan, shared: Mapping[str, Any], line: Line, *, is_inline: bool = False) -> None:
         self.plan, self._options, self._shared, self._line = plan, plan.options, shared, line
         self.num_envs = len(plan.builders)
+        self._is_inline = is_inline
         self._is_same_step = plan.options.autoreset_mode is AutoresetMode.SAME_STEP
         self._caught: tuple[type[BaseException], ...] = (
             (Exception, SystemExit, GeneratorExit) if is_inline else (BaseException,)
@@ -375,6 +377,8 @@ class EnvGroup:
 
     def _describe(self, row: int, verb: str, error: BaseException, action: Any = None) -> Failure:
         """Convert an exception of a sub-environment to a picklable value."""
+        if self._is_inline and is_from_signal(error):  # as Ctrl-C, it is for the caller
+            raise error
         index = self.plan.rows.start + row
         replay = (
             self.log.record(row, self.plan.builders[row], verb, error, index) if verb in ("step", "reset") else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,13 @@ from envfleet.errors import EnvfleetError, Failure
 _MAX_TEXT = 200
 _OWN = tuple(f"{Path(__file__).parents[1] / package}{os.sep}" for package in ("fleet", "workers"))
 """Folders of the code that runs sub-environments; its frames are left out of tracebacks."""
+
+
+def is_from_signal(error: BaseException) -> bool:
+    """Return whether a signal handler of this program raised an error, which is then no failure of an environment."""
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def make_failure(
