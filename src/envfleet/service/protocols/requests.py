@@ -82,16 +82,9 @@ def refuse(service: Service, error: Exception) -> JSONResponse:
     return JSONResponse({"code": code, "detail": detail, **more}, status, headers)
 
 
-def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:
-    """Return a packed answer.
-
-    Args:
-        body: The answer.
-        is_stored: True if the call was made before.
-        status: HTTP status.
-    """
-    headers = {"Envfleet-Replayed": "1"} if is_stored else None
-    return Response(body, status, headers, MEDIA_TYPE)
+def reply_with(body: bytes, *, status: int = 200) -> Response:
+    """Return a packed answer."""
+    return Response(body, status, media_type=MEDIA_TYPE)
 
 
 class TokenRoute(APIRoute):
