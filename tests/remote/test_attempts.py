@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from student_client import StudentGymEnv, StudentGymEnvVectorized, get_leaderboard_score
 from tests.remote.conftest import TURBOFAN, Place
+from tests.terminal import TERMINAL, drawn_lines
 from typer.testing import CliRunner
 
 import envfleet
@@ -52,12 +53,16 @@ def test_submit_plays_one_attempt(place: Place, tmp_path: Path, monkeypatch: pyt
     assert done.exit_code == 0, done.output
     (attempt,) = attempts(place, token)
     assert f"Attempt {attempt['id']}: score {attempt['score']:,.2f}, the mean of 2 episodes." in done.output
+    assert "2 of 2 episodes" not in done.stderr
     for change, clue in ((["--env", "Chess"], "is not offered"), (["-a", "max_episode_steps=3"], "changes the task")):
         refused = CliRunner().invoke(app, [*command, *change])
         assert (refused.exit_code, clue in " ".join(refused.output.split())) == (2, True), refused.output
     missing = CliRunner().invoke(app, [*command[:2], "my_seller:nobody", *command[3:]])
     assert missing.exit_code == 2
     assert len(attempts(place, token)) == 1
+    shown = CliRunner(env=TERMINAL).invoke(app, command)
+    assert drawn_lines(shown.stderr)[-1].endswith("2 of 2 episodes"), shown.output
+    assert shown.stdout.startswith("Attempt ")
 
 
 def test_a_notebook_is_no_attempt_unless_it_asks(place: Place) -> None:

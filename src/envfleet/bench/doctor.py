@@ -20,8 +20,9 @@ from envfleet.bench.child import Child, State
 from envfleet.bench.contenders import BareLoop, Contender, EnvFleet, kernel_of
 from envfleet.bench.measure import require_psutil
 from envfleet.bench.results import Machine, Run, describe_machine
-from envfleet.bench.rounds import Contest, Progress, run_contest
+from envfleet.bench.rounds import Contest, run_contest
 from envfleet.bench.workloads import Workload
+from envfleet.fleet.evaluating import Progress
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.machine import whole_cores
 

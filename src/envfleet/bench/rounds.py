@@ -15,11 +15,10 @@ from envfleet.bench.child import Child, ChildFailed
 from envfleet.bench.contenders import Contender
 from envfleet.bench.results import ContenderResult, Report, Run, describe_machine
 from envfleet.bench.workloads import Workload
+from envfleet.fleet.evaluating import Progress
 from envfleet.machine import whole_cores
 
 T = TypeVar("T")
-Progress = Callable[[str, float], None]
-"""Called with a description of the current work and the finished fraction (0 to 1) of the run."""
 
 _PACKAGES = ("stable-baselines3", "torch", "envpool")
 _START_TIMEOUT_S = 120.0

@@ -24,10 +24,10 @@ from envfleet.bench.child import Child, ChildFailed
 from envfleet.bench.contenders import EnvFleet
 from envfleet.bench.report import count, make_table
 from envfleet.bench.results import Machine, Rated, describe_machine
-from envfleet.bench.rounds import Progress
 from envfleet.bench.workloads import Workload
 from envfleet.errors import EnvfleetError
 from envfleet.fleet.checks import check_choice, check_whole
+from envfleet.fleet.evaluating import Progress
 from envfleet.kernels.registration import find_twin, is_kernel
 
 BACKENDS = ("serial", "thread", "process")

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from envfleet.errors import EnvfleetError, InvalidArgument, MissingDependency
@@ -143,9 +144,22 @@ def _show_error(title: str, text: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """Show a progress bar; yield a function that updates its text and finished fraction."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    """Show a progress bar in a terminal, nothing elsewhere; yield a function that updates its text and fraction.
+
+    Text that other code prints meanwhile appears above the bar, or in the file that standard output is redirected to.
+    """
+    console = Console(stderr=True)
+    text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # is cut, the others are not
+    with Progress(
+        BarColumn(bar_width=24),
+        TimeElapsedColumn(),
+        text,
+        console=console,
+        transient=True,
+        expand=True,
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not console.is_interactive,
+    ) as progress:
         task = progress.add_task("", total=1.0)
 
         def update(text: str, fraction: float) -> None:

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.markup import escape
 
 import envfleet
-from envfleet.cli.console import make_console, make_table, require
+from envfleet.cli.console import make_console, make_table, progress_bar, require
 from envfleet.cli.options import EnvArgs, Trust
 from envfleet.cli.parsing import parse_env_kwargs
 from envfleet.errors import EnvfleetError, InvalidArgument, ServiceRefused, WireError
@@ -103,18 +103,20 @@ def submit(
 ) -> None:
     """Play one ranked attempt with a policy; a trial step in training comes first, as an attempt counts at once."""
     options = parse_env_kwargs(env_args)
-    with _linked(url, token) as (link, secret):
+    with _linked(url, token) as (link, secret), progress_bar() as show:
+        show(f"asking {url}", 0.0)
         offers = link.get("/envs")["envs"]
         name = env if env in offers else f"envfleet/{env}"
         if name not in offers:
             raise InvalidArgument(f"--env {env} is not offered at {url}: pass one of {', '.join(offers)}")
         most = min(int(offers[name]["ranked_episodes"]), int(offers[name]["max_num_envs"]))
         count = min(num_envs or 64, most)
+        show("trial step", 0.0)
         act = _load_policy(policy, count, trust=trust)
         with envfleet.connect(url, name, count, token=secret, **options) as trial:
             trial.step(read_policy(act)(trial.reset()[0]))
         with envfleet.connect(url, name, count, token=secret, mode="ranked", **options) as fleet:
-            returns = fleet.evaluate(act)
+            returns = fleet.evaluate(act, progress=show)
         last = link.get("/attempts")["attempts"][0]
         rows = link.send("GET", f"/scores/{name}").json()["scores"]
         user = link.get("/me")["user"]

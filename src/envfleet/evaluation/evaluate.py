@@ -23,6 +23,7 @@ from envfleet.evaluation.results import EvaluationResult
 from envfleet.evaluation.tasks import TASK, name_tasks, task_functions
 from envfleet.files import check_writable, read_json, write_whole
 from envfleet.fleet.checks import check_options, check_seeds, check_whole
+from envfleet.fleet.evaluating import Progress
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
 from envfleet.make import make
@@ -30,8 +31,6 @@ from envfleet.natives import Native, find_native
 from envfleet.options import OPTIONS, Options
 from envfleet.registry import BACKENDS
 from envfleet.sources import Blueprint, EnvSource, find_callable, name_source, names_kernel
-
-Progress = Callable[[str, float], None]
 
 SUCCESS_NAMES = ("is_success", "success")
 """Infos by which environments report success: Gymnasium-Robotics and Stable-Baselines3, Meta-World and ManiSkill."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,20 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 
+Progress = Callable[[str, float], None]
+"""Called with a text and the finished share, from 0 to 1."""
 
-def play_episodes(fleet: Any, policy: Any, episodes: int | None) -> NDArray[np.float64]:
+
+def play_episodes(
+    fleet: Any, policy: Any, episodes: int | None, progress: Progress | None = None
+) -> NDArray[np.float64]:
     """Play episodes, evenly divided among the sub-environments, so that short ones are not preferred.
 
     Args:
         fleet: A `Fleet`; it is reset first.
         policy: See `Fleet.evaluate`.
         episodes: Number of episodes; `None` for those of the fleet's attempt.
+        progress: See `Fleet.evaluate`.
 
     Returns:
         Returns, `(episodes,)`; sub-environment `i` played those with the numbers `i`, `i + num_envs`, …
@@ -32,10 +39,11 @@ def play_episodes(fleet: Any, policy: Any, episodes: int | None) -> NDArray[np.f
         raise InvalidArgument(f"episodes={episodes}: pass {expected}")
     act, begin = read_policy(policy), getattr(policy, "begin", None)
     num_envs, mode = fleet.num_envs, fleet.autoreset_mode
-    every, returns, played = np.arange(num_envs), np.zeros(count), np.zeros(num_envs, np.int64)
+    returns, played = np.zeros(count), np.zeros(num_envs, np.int64)
+    wanted = np.bincount(np.arange(count) % num_envs, minlength=num_envs)
     observations, _ = fleet.reset()
     begun, ended = np.ones(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
-    while (every + played * num_envs < count).any():
+    while (played < wanted).any():
         if begin is not None and begun.any():
             begin(begun)
         ended_before = ended
@@ -46,6 +54,9 @@ def play_episodes(fleet: Any, policy: Any, episodes: int | None) -> NDArray[np.f
             places = rows + played[rows] * num_envs
             returns[places[places < count]] = totals[places < count]
             played[rows] += 1
+            if progress is not None:
+                num_ended = int(np.minimum(played, wanted).sum())
+                progress(f"{num_ended} of {count} episodes", num_ended / count)
         begun = ended_before if mode is AutoresetMode.NEXT_STEP else ended
         if mode is AutoresetMode.DISABLED and ended.any():
             observations, _ = fleet.reset(options={"reset_mask": ended})

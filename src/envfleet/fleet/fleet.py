@@ -16,7 +16,7 @@ from envfleet.errors import InvalidArgument, SubEnvError
 from envfleet.fleet import engine as seam
 from envfleet.fleet.checks import check_name, check_options, check_rows, check_seconds, check_seeds, check_values
 from envfleet.fleet.engine import Batch, Engine, Reset, StepResult, read_reset
-from envfleet.fleet.evaluating import play_episodes
+from envfleet.fleet.evaluating import Progress, play_episodes
 from envfleet.fleet.guard import RESTARTABLE, CallGuard
 from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_busy
@@ -188,7 +188,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
             run = engine.rollout if engine.traits.has_rollouts else functools.partial(step_rollout, engine)
             return self._calls.run(lambda: run(policy, num_steps, seed, out))
 
-    def evaluate(self, policy: Any, episodes: int | None = None) -> NDArray[np.float64]:
+    def evaluate(
+        self, policy: Any, episodes: int | None = None, *, progress: Progress | None = None
+    ) -> NDArray[np.float64]:
         """Play whole episodes with a policy, the same number (or one more) in each sub-environment.
 
         With a ranked fleet of a service (`connect(..., mode="ranked")`) this is exactly its attempt. The fleet is reset
@@ -199,6 +201,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
                 `act_batch(observations, deterministic=True)` (an agent) or `predict(observations, deterministic=True)`
                 (a model of Stable-Baselines3).
             episodes: Number of episodes; not needed with a ranked fleet.
+            progress: Called after episodes end with a text and the share of finished episodes.
 
         Returns:
             Their returns, float64 `(episodes,)`.
@@ -206,7 +209,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         Raises:
             InvalidArgument: The number of episodes is missing or differs from the attempt's, or `policy` is not one.
         """
-        return play_episodes(self, policy, episodes)
+        return play_episodes(self, policy, episodes, progress)
 
     def send(self, actions: Any, env_indices: Indices | None = None) -> None:
         """Start stepping without waiting; `recv` returns the results.

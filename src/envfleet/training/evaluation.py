@@ -26,10 +26,11 @@ from envfleet.envs.games import Game, check_spaces, known_games, spaces_of
 from envfleet.errors import InvalidArgument
 from envfleet.evaluation.episodes import BLOCK_ROWS, Policy
 from envfleet.evaluation.intervals import wilson
+from envfleet.fleet.evaluating import Progress
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import name_source
 from envfleet.training.folder import agents_in
-from envfleet.training.games.matches import MatchConfig, Progress, open_fleet, play
+from envfleet.training.games.matches import MatchConfig, open_fleet, play
 from envfleet.training.games.players import LoadedPlayer, Player, load_player
 from envfleet.training.phases import SCRIPT
 

@@ -62,6 +62,13 @@ def test_policies_learn_which_episodes_begin(mode: Any) -> None:
     assert model.begun == [2, 2, 2]
 
 
+def test_progress_is_reported_when_episodes_end() -> None:
+    shown: list[tuple[str, float]] = []
+    with envfleet.make(Count, 3, backend="serial") as fleet:
+        fleet.evaluate(Model(), 7, progress=lambda text, share: shown.append((text, share)))
+    assert shown == [("3 of 7 episodes", 3 / 7), ("6 of 7 episodes", 6 / 7), ("7 of 7 episodes", 1.0)]
+
+
 def test_the_number_of_episodes_and_the_policy_are_checked() -> None:
     with envfleet.make(Count, 2, backend="serial") as fleet:
         with pytest.raises(InvalidArgument, match="episodes=None: pass at least 1"):

@@ -16,6 +16,7 @@ from envfleet.envs.games import Game, check_spaces, known_game, spaces_of
 from envfleet.errors import InvalidArgument
 from envfleet.evaluation.episodes import BlockPolicy, EpisodeRunner, EpisodeSchedule
 from envfleet.fleet.checks import check_choice, check_whole
+from envfleet.fleet.evaluating import Progress
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.nested import map_arrays
 from envfleet.sources import names_kernel
@@ -29,7 +30,6 @@ from envfleet.training.games.players import (
 from envfleet.training.phases import DEFAULT_GAME
 
 _ONE = 0
-Progress = Callable[[str, float], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
