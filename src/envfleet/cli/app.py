@@ -231,6 +231,8 @@ def _resolve(env: str, env_args: list[str]) -> Workload:
     from envfleet.bench.rounds import require_buildable
     from envfleet.bench.workloads import resolve
 
-    workload = resolve(env, parse_env_kwargs(env_args))
-    require_buildable(workload)
+    with progress_bar() as tell:
+        tell(f"building {env}", 0.0)
+        workload = resolve(env, parse_env_kwargs(env_args))
+        require_buildable(workload)
     return workload

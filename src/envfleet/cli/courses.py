@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from envfleet.cli.console import make_console, make_table, require
+from envfleet.cli.console import make_console, make_table, progress_bar, require
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -236,7 +236,10 @@ def back_up(
     with open_store(database) as store:
         from envfleet.service.database.backup import back_up as copy
 
-        typer.echo(f"{file}: {copy(store, file) / 2**20:,.1f} MiB")
+        with progress_bar() as show:
+            show(str(file), 0.0)
+            size_bytes = copy(store, file)
+    typer.echo(f"{file}: {size_bytes / 2**20:,.1f} MiB")
 
 
 def restore(
@@ -249,6 +252,7 @@ def restore(
     from envfleet.service.database.backup import restore as put_back
     from envfleet.service.database.store import Store
 
-    with contextlib.closing(Store(database)) as store:
+    with contextlib.closing(Store(database)) as store, progress_bar() as show:
+        show(str(file), 0.0)
         put_back(file, store)
         store.migrate()

@@ -17,6 +17,7 @@ from envfleet.cli.options import EnvArgs, Trust
 from envfleet.cli.parsing import parse_env_kwargs, refuse_given
 from envfleet.cli.training import set_threads
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.evaluating import Progress
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -83,9 +84,9 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     place, game = _find_place(checkpoint, env, env_args)
     if game is None:
         _refuse_for_one(place, {"--opponent": opponent, "--side": side, "--mode": mode})
-        agent = load_agent(checkpoint, num_envs=1, trust=trust)
         with progress_bar() as show:
             show(f"{games} episodes", 0.0)
+            agent = load_agent(checkpoint, num_envs=1, trust=trust)
             returns = evaluate_single_player(agent, place, episodes=games, seed=seed, progress=show)
         show_returns({name_of(checkpoint): returns}, make_console())
         figures = dataclasses.asdict(returns)
@@ -146,12 +147,13 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
         figures = {name: dataclasses.asdict(mean) for name, mean in returns.items()}
     else:
         files = find_checkpoints(folder, game.observation_space)
-        everyone: dict[str, Any] = {
-            name: load_player(file, name, game=game, seed=k, trust=trust)
-            for k, (name, file) in enumerate(files.items())
-        }
-        everyone |= {name: name for name in game.scripts or [game.strongest]}
         with progress_bar() as tell:
+            tell(f"{len(files)} checkpoints", 0.0)
+            everyone: dict[str, Any] = {
+                name: load_player(file, name, game=game, seed=k, trust=trust)
+                for k, (name, file) in enumerate(files.items())
+            }
+            everyone |= {name: name for name in game.scripts or [game.strongest]}
             match = _match(place, game, mode)
             played = run_tournament(everyone, games=games, seed=seed, match=match, progress=tell)
         show_tournament(played, make_console())
@@ -206,7 +208,9 @@ def watch(  # noqa: PLR0913 (one parameter per option)
             _follow(states)
         else:
             fps = shown.metadata.get("render_fps") or _FPS
-            show_file("Film", save_film(out, caption_frames(states, *names, fps=fps), fps=fps))
+            with progress_bar() as show:
+                film = save_film(out, caption_frames(_track(states, games, show), *names, fps=fps), fps=fps)
+            show_file("Film", film)
 
 
 def play(
@@ -353,6 +357,13 @@ def _tell(states: Iterator[GameState], names: tuple[str, ...], game: Game | None
             text = f"Game {len(outcomes)}, {names[0]} on the {side}: {what} after {state.step} steps. "
             text += f"So far {won} won, {drawn} drawn, {lost} lost."
         typer.echo(text)
+
+
+def _track(states: Iterator[GameState], games: int, show: Progress) -> Iterator[GameState]:
+    """Update a progress bar after each step, and yield the states."""
+    for state in states:
+        show(f"game {state.game + 1} of {games}", (state.game + state.is_last) / games)
+        yield state
 
 
 def _follow(states: Iterator[GameState]) -> None:

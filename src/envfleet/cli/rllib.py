@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from envfleet.cli.console import show_file
+from envfleet.cli.console import progress_bar, show_file
 from envfleet.cli.options import Threads
 from envfleet.cli.parsing import choose_names, split_counts
 from envfleet.cli.training import set_threads
@@ -65,7 +65,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
         returns = evaluate(algorithm, env, episodes, seed=seed + 1_000_000)
         typer.echo(f"best actions, {episodes} episodes: return {returns.mean():.1f} ± {returns.std():.1f}")
         file = out / f"{plan.way}.gif"
-        record(algorithm, env, file, seed=seed + 1_000_000)
+        with progress_bar() as show:
+            show(str(file), 0.0)
+            record(algorithm, env, file, seed=seed + 1_000_000)
     show_file("GIF", file)
 
 

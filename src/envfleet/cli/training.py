@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from envfleet.cli.console import check_output, make_console, show_file
+from envfleet.cli.console import check_output, make_console, progress_bar, show_file
 from envfleet.cli.options import Backend, Device, EnvArgs, MaxMinutes, NumEnvs, Quiet, Threads, Trust, Workers
 from envfleet.cli.parsing import parse_env_kwargs, refuse_given
 from envfleet.errors import InvalidArgument
@@ -129,7 +129,9 @@ def plot(
     """Plot a run as it is now, or several runs in the same figures."""
     from envfleet.training.records import plot_runs
 
-    files = plot_runs(runs, out)
+    with progress_bar() as show:
+        show(f"plots of {len(runs)} runs", 0.0)
+        files = plot_runs(runs, out)
     typer.echo("\n".join(map(str, files)) or "There is nothing to draw yet.")
 
 
@@ -144,7 +146,9 @@ def export(
     """Write the policy of a trained agent to a file that runs without envfleet."""
     from envfleet.agents import export_policy, load_agent
 
-    export_policy(load_agent(agent, trust=trust), to)
+    with progress_bar() as show:
+        show(str(to), 0.0)
+        export_policy(load_agent(agent, trust=trust), to)
     show_file("Policy", to)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pygame
 import pytest
 from gymnasium import spaces
+from tests.terminal import TERMINAL, drawn_lines
 from typer.testing import CliRunner, Result
 
 from envfleet.agents import PPO, PPOConfig
@@ -65,6 +66,19 @@ def test_evaluate_prints_and_writes_what_was_played(run: Path, tmp_path: Path) -
     assert f"{written['draw_rate']:.1%}" in result.output
 
 
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("evaluate {run} --opponent weak --games 4", "run against weak"),
+        ("tournament {run} --games 4", "weak against strong"),
+    ],
+)
+def test_progress_is_shown_in_a_terminal(run: Path, command: str, text: str) -> None:
+    result = CliRunner(env=TERMINAL).invoke(app, command.format(run=run).split())
+    assert result.exit_code == 0, result.output
+    assert re.search(rf" \d:\d\d:\d\d {text}$", drawn_lines(result.stderr)[-1])
+
+
 def test_tournament_draws_and_writes(run: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     result = invoke("tournament", str(run), "--games", "8", "--json", str(figures))
@@ -77,11 +91,13 @@ def test_tournament_draws_and_writes(run: Path, tmp_path: Path) -> None:
 
 def test_watch_writes_the_games_that_evaluate_counts(tmp_path: Path) -> None:
     film = tmp_path / "games.gif"
-    result = invoke("watch", "strong", "--against", "weak", "--seed", "5", "--games", "1", "--out", str(film))
+    command = ["watch", "strong", "--against", "weak", "--seed", "5", "--games", "1", "--out", str(film)]
+    result = CliRunner(env=TERMINAL).invoke(app, command)
     assert result.exit_code == 0, result.output
+    assert drawn_lines(result.stderr)[-1].endswith("game 1 of 1")
     games = play("strong", "weak", 1, seed=5)
     what = {1: "strong won", 0: "a draw", -1: "weak won"}[int(games.outcomes[0])]
-    assert f"Game 1, strong on the left: {what} after {games.lengths[0]} steps." in flat(result.output)
+    assert f"Game 1, strong on the left: {what} after {games.lengths[0]} steps." in flat(result.stdout)
     assert imageio.imread(film, index=0).shape == (518, 600, 3)  # with players, score and clock above
 
 
