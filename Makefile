@@ -61,8 +61,9 @@ light: ## Set up .venv-light for work on the fleet (0.6 GB), and test what it co
 	@$(NEWEST) -m venv .venv-newest
 
 newest: .venv-newest ## Test the fleet on Python 3.13 with the newest Gymnasium, NumPy and Stable-Baselines3
-	@$(NEWEST_PIP) --upgrade --upgrade-strategy eager --editable '.[light]' stable-baselines3
-	@.venv-newest/bin/python -m pytest -n 3 --dist loadfile -k "not envpool" $(VERSIONS) \
+	@$(NEWEST_PIP) --upgrade --upgrade-strategy eager --editable '.[light,serve]' \
+		ale-py envpool stable-baselines3 torchrl
+	@.venv-newest/bin/python -m pytest -n 3 --dist loadfile $(VERSIONS) \
 		tests/unit/workers tests/conformance tests/fault
 
 # The part of it that depends on versions most, without torch. CI runs it where there is a Python 3.13, so these are pins.

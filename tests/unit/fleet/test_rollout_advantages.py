@@ -104,9 +104,9 @@ def test_rollouts_of_every_mode_against_single_episodes(mode: AutoresetMode) -> 
         collected = [(collector.collect(agent), collector.episodes) for _ in range(4)]
     returns: list[float] = []
     for rollout, episodes in collected:
-        advantages = agent._estimate_advantages(rollout, agent._inputs(rollout.observations.reshape(-1, 2)))[0].view(
-            7, num_envs
-        )
+        with torch.no_grad():
+            inputs = agent._inputs(rollout.observations.reshape(-1, 2))
+            advantages = agent._estimate_advantages(rollout, inputs)[0].view(7, num_envs)
         for row in range(num_envs):
             following, has_next = 0.0, False
             for step in range(6, -1, -1):
