@@ -37,6 +37,7 @@ PAGE_LIMIT_S = 1200.0  # the first time, when a page's kernels are compiled, on 
 COMPILING = re.compile(r"envfleet: (compiling|waiting for another process,) .*\n")
 RAY_IS_LATE = "The current node timed out during startup"
 RAY_STARTS = 5  # Ray gives its own processes 30 s to start, which is too little on a busy machine
+EXTRAS = re.compile(r"(?:envfleet|['\"]\.)\[([\w,]+)\]")
 CHEAP_COMMANDS = {"--version", "--help", "envs"}
 
 
@@ -169,10 +170,17 @@ def test_every_error_is_in_the_reference() -> None:
     assert missing in ([], ["EnvfleetError"])
 
 
-def test_every_extra_is_in_the_readme() -> None:
+def test_extras_of_the_pages_exist_and_each_is_in_the_readme() -> None:
     table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert [name for name in extras if f"`{name}`" not in table] == []
+    named = [
+        name
+        for page in PAGES
+        for names in EXTRAS.findall(page.read_text(encoding="utf-8"))
+        for name in names.split(",")
+    ]
+    assert sorted(set(named).difference(extras, {"x"})) == []  # pip would leave out an unknown extra with a warning
 
 
 def test_blocks_are_found_with_their_lines_and_outputs() -> None:
