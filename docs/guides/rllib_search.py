@@ -1,6 +1,5 @@
 """Tune searches learning rates: every trial trains PPO on a fleet of its own."""
 
-# --8<-- [start:search]
 from typing import Any
 
 from ray import tune
@@ -37,8 +36,6 @@ def search(iterations: int = 15) -> Any:
     )
     return tuner.fit().get_best_result()
 
-
-# --8<-- [end:search]
 
 if __name__ == "__main__":
     best = search()

@@ -20,14 +20,11 @@ class Docking(Kernel):
     Action: thrust along both axes, -1 to 1. Terminated when it docks, drifts off, or touches the station too fast.
     """
 
-    # --8<-- [start:spaces]
     observation_space = spaces.Box(-np.inf, np.inf, (5,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     max_episode_steps = 300
     info_fields = ("has_docked",)
-    # --8<-- [end:spaces]
 
-    # --8<-- [start:fields]
     class State(Kernel.State):
         """One spacecraft."""
 
@@ -48,9 +45,6 @@ class Docking(Kernel):
         speed_limit: float = 0.5  # m/s, at the port
         burn: float = 0.005  # of the fuel, per second at full throttle
 
-    # --8<-- [end:fields]
-
-    # --8<-- [start:reset]
     @staticmethod
     def reset(state, rng, params):
         """Begin anywhere on a circle, nearly at rest."""
@@ -62,9 +56,6 @@ class Docking(Kernel):
         state.fuel = 1.0
         state.has_docked = False
 
-    # --8<-- [end:reset]
-
-    # --8<-- [start:step]
     @staticmethod
     def step(state, action, rng, params):
         """Burn and drift for one second."""
@@ -91,9 +82,6 @@ class Docking(Kernel):
         reward -= 5.0 if is_lost | (is_at_port & (speed >= params.speed_limit)) else 0.0
         return reward, is_at_port | is_lost
 
-    # --8<-- [end:step]
-
-    # --8<-- [start:observe]
     @staticmethod
     def observe(state, out):
         """Numbers of about 1, which networks like."""
@@ -103,14 +91,8 @@ class Docking(Kernel):
         out[3] = state.vy * 0.1
         out[4] = state.fuel
 
-    # --8<-- [end:observe]
 
-
-# --8<-- [start:pilot]
 def pilot(observations):
     """Head for the port, the slower the nearer; no one taught it to save fuel."""
     wanted_speed = np.clip(-20.0 * observations[:, :2], -3.0, 3.0)  # m/s
     return np.clip(2.0 * (wanted_speed - 10.0 * observations[:, 2:4]), -1.0, 1.0)
-
-
-# --8<-- [end:pilot]

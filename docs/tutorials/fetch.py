@@ -66,7 +66,6 @@ class Fetch(ParallelEnv):
         return frame
 
 
-# --8<-- [start:opponent]
 class Sleepy:
     """Goes to the ball, but stays where it is now and then."""
 
@@ -78,14 +77,7 @@ class Sleepy:
         return 1 + way * (self._rng.random(len(way)) >= self._sleep)
 
 
-# --8<-- [end:opponent]
-
-
-# --8<-- [start:shaping]
 def nearer(observations: Any, actions: Any, rewards: Any, next_observations: Any) -> Any:
     """Add a little for every step towards the ball."""
     before, after = (np.abs(seen[:, 2] - seen[:, 0]) for seen in (observations, next_observations))
     return rewards + 0.1 * (before - after)
-
-
-# --8<-- [end:shaping]

@@ -15,7 +15,6 @@ from envfleet.agents import NetworkConfig, Rollout, RolloutAgent, network_of
 from envfleet.training.events import Evaluated, Event, Observer
 
 
-# --8<-- [start:agent]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReinforceConfig(NetworkConfig):
     """Hyperparameters of `Reinforce`; `hidden`, `activation`, `layer_norm` and `network` come with NetworkConfig."""
@@ -64,19 +63,11 @@ class Reinforce(RolloutAgent[ReinforceConfig]):
         return {"loss": loss.item()}
 
 
-# --8<-- [end:agent]
-
-
-# --8<-- [start:network]
 def wide(space: spaces.Box) -> nn.Module:
     """Return a network from observations, `(N, size)`, to features, `(N, 64)`."""
     return nn.Sequential(nn.Linear(space.shape[0], 64), nn.SiLU())
 
 
-# --8<-- [end:network]
-
-
-# --8<-- [start:observer]
 class Printer(Observer):
     """Prints every evaluation."""
 
@@ -84,6 +75,3 @@ class Printer(Observer):
         """Print one line."""
         if isinstance(event, Evaluated):
             print(f"{event.transitions:,} transitions: balanced for {event.score:.0f} steps")
-
-
-# --8<-- [end:observer]

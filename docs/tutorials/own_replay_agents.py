@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from envfleet.agents import DDDQN, SAC, Batch, OffPolicyAgent, OffPolicyConfig, ReplayBuffer, network_of
 
-# --8<-- [start:loss]
-
 
 class RobustSAC(SAC):
     """SAC with critics fitted by Huber's loss, so that single large errors count less."""
@@ -27,10 +25,6 @@ class SquaredDDDQN(DDDQN):
 
     def value_losses(self, values: Tensor, targets: Tensor) -> Tensor:
         return 0.5 * (values - targets).square()
-
-
-# --8<-- [end:loss]
-# --8<-- [start:agent]
 
 
 class DQN(OffPolicyAgent[OffPolicyConfig]):
@@ -66,6 +60,3 @@ class DQN(OffPolicyAgent[OffPolicyConfig]):
         loss.backward()
         self._optimizer.step()
         return {"loss": loss, "value": taken.mean()}
-
-
-# --8<-- [end:agent]

@@ -36,7 +36,6 @@ def weights_of(net: nn.Sequential) -> list[tuple[Any, Any]]:
     return [(one.weight.detach().numpy(), one.bias.detach().numpy()) for one in net if isinstance(one, nn.Linear)]
 
 
-# --8<-- [start:collect]
 def collect(fleet: envfleet.Fleet, actor: nn.Sequential, critic: nn.Sequential, out: Any) -> tuple[Any, list[Any]]:
     """Play with the present networks; returns the rollout, and what the learner needs as flat tensors."""
     policy = MLP(weights_of(actor), "tanh", "categorical", critic=weights_of(critic))
@@ -44,9 +43,6 @@ def collect(fleet: envfleet.Fleet, actor: nn.Sequential, critic: nn.Sequential, 
     advantages, returns = rollout.advantages(GAMMA, GAE_LAMBDA)
     arrays = rollout.observations, rollout.actions, rollout.log_probs, advantages, returns
     return rollout, [torch.from_numpy(np.ascontiguousarray(array)).flatten(0, 1) for array in arrays]
-
-
-# --8<-- [end:collect]
 
 
 def learn(actor: nn.Sequential, critic: nn.Sequential, optimizer: torch.optim.Optimizer, batch: list[Any]) -> None:

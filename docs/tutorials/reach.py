@@ -11,7 +11,6 @@ import envfleet
 from envfleet.physics import Task
 
 
-# --8<-- [start:task]
 class Reach(Task):
     """Bring the tip of an arm with two joints to a target."""
 
@@ -55,15 +54,11 @@ def turn_to_target(data: Any, joint: int) -> float:
     return arm[0] * way[1] - arm[1] * way[0]
 
 
-# --8<-- [end:task]
-# --8<-- [start:masses]
 def draw_masses(model: Any, rng: np.random.Generator) -> dict[str, Any]:
     """Draw the masses of one sub-environment."""
     return {"body_mass": model.body_mass * rng.uniform(0.5, 2.0, model.nbody)}
 
 
-# --8<-- [end:masses]
-# --8<-- [start:train]
 def run(fleet: envfleet.Fleet, weights: NDArray[np.float64], seeds: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Play an episode in each sub-environment, with a separate policy; return returns and final distances."""
     observations, _ = fleet.reset(seed=seeds)
@@ -90,6 +85,5 @@ def train(num_envs: int = 64, generations: int = 12) -> float:
     return float(distances.mean())
 
 
-# --8<-- [end:train]
 if __name__ == "__main__":
     print(f"{train():.3f} m")

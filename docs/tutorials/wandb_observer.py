@@ -5,7 +5,6 @@ import wandb
 from envfleet.training.events import Began, Ended, Evaluated, Event, Learned, Observer
 
 
-# --8<-- [start:wandb]
 class WandbObserver(Observer):
     def on_event(self, event: Event) -> None:
         match event:
@@ -17,6 +16,3 @@ class WandbObserver(Observer):
                 self.run.log({"score": event.score, "is_best": event.is_best}, step=event.transitions)
             case Ended():
                 self.run.finish()
-
-
-# --8<-- [end:wandb]

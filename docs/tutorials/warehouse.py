@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from envfleet.kernels import Kernel, array
 
-# --8<-- [start:constants]
 SIZE = 6
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
 
@@ -20,18 +19,12 @@ class Cell(enum.IntEnum):
     ROBOT = 3
 
 
-# --8<-- [end:constants]
-
-
-# --8<-- [start:spaces]
 class Warehouse(Kernel):
     observation_space = spaces.Dict({"floor": spaces.Box(0, 3, (SIZE, SIZE), np.uint8), "carrying": spaces.Discrete(2)})
     action_space = spaces.Discrete(4)
     max_episode_steps = 100
     info_fields = ("action_mask",)
-    # --8<-- [end:spaces]
 
-    # --8<-- [start:fields]
     class State(Kernel.State):
         floor: NDArray[np.uint8] = array((SIZE, SIZE), np.uint8)
         row: int
@@ -42,9 +35,6 @@ class Warehouse(Kernel):
     class Params(Kernel.Params):
         num_shelves: int = 5
 
-    # --8<-- [end:fields]
-
-    # --8<-- [start:reset]
     @staticmethod
     def reset(state, rng, params):
         order = rng.permutation(SIZE * SIZE)  # shelves, then the parcel, then the robot
@@ -57,9 +47,6 @@ class Warehouse(Kernel):
         state.is_carrying = False
         allow(state)
 
-    # --8<-- [end:reset]
-
-    # --8<-- [start:step]
     @staticmethod
     def step(state, action, rng, params):
         if state.action_mask[action] == 1:  # otherwise the robot stays
@@ -72,24 +59,15 @@ class Warehouse(Kernel):
         is_home = state.is_carrying and state.row == 0 and state.column == 0
         return (1.0 if is_home else -0.01), is_home
 
-    # --8<-- [end:step]
-
-    # --8<-- [start:observe]
     @staticmethod
     def observe(state, out):
         out["floor"][:, :] = state.floor
         out["floor"][state.row, state.column] = Cell.ROBOT
         out["carrying"] = state.is_carrying
 
-    # --8<-- [end:observe]
 
-
-# --8<-- [start:allow]
 def allow(state):
     for action in range(4):
         row, column = state.row + MOVES[action][0], state.column + MOVES[action][1]
         is_inside = 0 <= row < SIZE and 0 <= column < SIZE
         state.action_mask[action] = is_inside and state.floor[row, column] != Cell.SHELF
-
-
-# --8<-- [end:allow]

@@ -7,7 +7,8 @@ The Python blocks of a page run in order as one script, so what one defines the 
     ```
 
 behind a Python block is what that one prints; `…` stands for anything. A page may import the files next to
-it; it shows pieces of them in blocks marked `{ .python }`, which do not run by themselves.
+it; it shows pieces of them in blocks marked `python title="FILE"`, which do not run by themselves. They are
+copies, not includes, so that pages are complete where nothing builds them, as on GitHub.
 """
 
 from __future__ import annotations
@@ -148,6 +149,17 @@ def test_commands_parse_and_the_cheap_ones_run(
         else:
             command.commands[name].make_context(name, rest)  # raises a UsageError that names what is wrong
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pieces_of_files_are_those_of_the_files(page: Path) -> None:
+    for block in blocks_of(page.read_text(encoding="utf-8")):
+        piece = re.fullmatch(r'python title="(\w+\.py)"', block.info)
+        if piece is not None:
+            (file,) = page.parent.rglob(piece[1])
+            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+            shown = [line.strip() for line in block.lines if line.strip()]
+            assert shown in [lines[start : start + len(shown)] for start in range(len(lines))], (file, block.start)
 
 
 def test_every_command_and_option_is_in_the_reference() -> None:
