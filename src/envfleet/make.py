@@ -25,7 +25,7 @@ from envfleet.options import (
     read_options,
 )
 from envfleet.registry import BACKENDS
-from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, name_source
+from envfleet.sources import Blueprint, EnvSource, count_envs, name_source, resolve_source
 
 if TYPE_CHECKING:
     from envfleet.transforms import Transform
@@ -137,7 +137,7 @@ def make(  # the front door: every option is keyword-only
 def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwargs: Mapping[str, Any]) -> Engine:
     """Make the engine of a fleet from options; `make` explains arguments and exceptions."""
     check_choice("backend", options.backend, ("auto", *BACKENDS))
-    source = (find_callable(env) or env) if isinstance(env, str) and ":" in env else env
+    source = resolve_source(env)
     num_envs = count_envs(source, num_envs, options.workers, options.envs_per_worker, env_kwargs)
     if options.batch_size is not None and options.batch_size > num_envs:
         raise InvalidArgument(f"batch_size={options.batch_size}: pass a whole number from 1 to num_envs={num_envs}")

@@ -175,6 +175,15 @@ def find_callable(source: str) -> Callable[..., Any] | None:
     return attribute if callable(attribute) and name not in gym.registry else None
 
 
+def resolve_source(source: Any) -> Any:
+    """Return the callable that `"module:name"` names; other environments as they are.
+
+    Raises:
+        InvalidArgument: The module cannot be imported.
+    """
+    return (find_callable(source) if isinstance(source, str) else None) or source
+
+
 def name_source(source: Any) -> str:
     """Return the name of an environment that is an argument of `make`."""
     if isinstance(source, (str, EnvSpec)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import json
 import re
 import time
@@ -30,7 +32,7 @@ from envfleet.make import make
 from envfleet.natives import Native, find_native
 from envfleet.options import OPTIONS, Options
 from envfleet.registry import BACKENDS
-from envfleet.sources import Blueprint, EnvSource, find_callable, name_source, names_kernel
+from envfleet.sources import Blueprint, EnvSource, is_kernel_class, name_source, names_kernel, resolve_source
 
 SUCCESS_NAMES = ("is_success", "success")
 """Infos by which environments report success: Gymnasium-Robotics and Stable-Baselines3, Meta-World and ManiSkill."""
@@ -79,7 +81,8 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
             are not played again, so an evaluation that was killed continues. A file of other arguments or of another
             saved agent is refused; functions and objects are known by name only.
         films: Folder for the films `worst.gif` and `best.gif`: those episodes are played again in an environment made
-            with `render_mode="rgb_array"`. A fleet must have been made with it.
+            with `render_mode="rgb_array"`, which callables receive if they have an argument of that name. A fleet must
+            have been made with it.
         batch_rows: Number of observations that the policy always gets at once; rows without an episode repeat an older
             observation. A fixed number keeps the last bits of a network's outputs the same for every `num_envs`.
         repeat_failed: False to count an episode that fails as truncated at that step, instead of playing it again.
@@ -105,7 +108,8 @@ def evaluate(  # noqa: PLR0913 (every option is keyword-only)
     results = Records(plan, path)
     block_rows = check_whole("batch_rows", batch_rows, 1)
     if films is not None:
-        check_writable(Path(films) / "worst.gif")
+        with _open_for_film(plan, make_options):  # fail now, not when all episodes have been played
+            check_writable(Path(films) / "worst.gif")
     if results.missing:
         with _open(plan, num_envs, results.missing, make_options) as fleet:
             play_episodes(
@@ -128,11 +132,11 @@ class _Plan:
         success: str | float | None,
         make_options: Mapping[str, Any],
     ) -> None:
-        self.env, self._policy, self._make_options = env, policy, make_options
+        self.env, self._policy, self._make_options = resolve_source(env), policy, make_options
         if isinstance(env, VectorEnv) and not isinstance(env, Fleet):
             raise InvalidArgument("env is a vector environment, expected a fleet: pass envfleet.adopt(env)")
         has_tasks = isinstance(env, Sequence) and not isinstance(env, str)
-        self.tasks: tuple[Any, ...] = tuple(env) if has_tasks else ()
+        self.tasks: tuple[Any, ...] = tuple(map(resolve_source, env)) if has_tasks else ()
         if has_tasks and not self.tasks:
             raise InvalidArgument("env is an empty list: pass at least one environment")
         self.episodes = check_whole("episodes", episodes, 1)
@@ -389,11 +393,6 @@ def _film(
 
     result = results.result()
     with _open_for_film(plan, make_options) as fleet:
-        if fleet.render_mode != "rgb_array":
-            raise InvalidArgument(
-                f"films need an environment with render_mode='rgb_array', this one has {fleet.render_mode!r}: make it "
-                "with that, or pass a Gymnasium id"
-            )
         films = []
         for name, number in (("worst", result.worst), ("best", result.best)):
             schedule = EpisodeSchedule([number], fleet.num_envs, block_rows=block_rows, tasks=plan.task_of)
@@ -436,24 +435,40 @@ def _render(env: Any) -> Any:
 
 @contextlib.contextmanager
 def _open_for_film(plan: _Plan, make_options: dict[str, Any]) -> Iterator[Fleet]:
-    if isinstance(plan.env, Fleet):
-        yield plan.env
-        return
-    env_kwargs = {name: value for name, value in make_options.items() if name not in OPTIONS}
-    tasks = plan.tasks or (plan.env,)
-    if all(isinstance(task, (str, EnvSpec)) and _find_function(task) is None for task in tasks):
-        env_kwargs["render_mode"] = "rgb_array"
-    if plan.tasks:
-        with make(task_functions(tasks, [0], env_kwargs), 1, backend="serial") as fleet:
-            yield fleet
-    else:
-        with make(plan.env, 1, backend="serial", **env_kwargs) as fleet:
-            yield fleet
+    """Open a fleet of one sub-environment that draws pictures; a fleet that was passed stays open.
+
+    Raises:
+        InvalidArgument: The environment has another render mode.
+    """
+    with contextlib.ExitStack() as stack:
+        fleet = plan.env
+        if not isinstance(fleet, Fleet):
+            env_kwargs = {name: value for name, value in make_options.items() if name not in OPTIONS}
+            tasks = plan.tasks or (plan.env,)
+            if all(isinstance(task, (str, EnvSpec)) or is_kernel_class(task) for task in tasks):
+                env_kwargs["render_mode"] = "rgb_array"
+            else:
+                tasks = tuple(_with_pictures(task) for task in tasks)
+            if plan.tasks:
+                fleet = make(task_functions(tasks, [0], env_kwargs), 1, backend="serial")
+            else:
+                fleet = make(tasks[0], 1, backend="serial", **env_kwargs)
+            stack.enter_context(fleet)
+        if fleet.render_mode != "rgb_array":
+            raise InvalidArgument(
+                f"films require render_mode='rgb_array' (got {fleet.render_mode!r}): pass a Gymnasium id, a callable "
+                "with an argument render_mode, or a fleet that was made with it"
+            )
+        yield fleet
 
 
-def _find_function(task: Any) -> Any:
-    """Return the function that `"module:name"` names; `None` for an id or a spec."""
-    return find_callable(task) if isinstance(task, str) and ":" in task else None
+def _with_pictures(task: Any) -> Any:
+    """Bind the render mode of a callable that takes one."""
+    try:
+        takes_mode = "render_mode" in inspect.signature(task).parameters
+    except (TypeError, ValueError):  # an id, or a built-in callable without a signature
+        return task
+    return functools.partial(task, render_mode="rgb_array") if takes_mode else task
 
 
 def _short(value: Any) -> str:

@@ -22,6 +22,7 @@ import envfleet
 from envfleet.errors import InvalidArgument, RestartBudgetSpent
 
 EPISODES = 20
+NAME = "tests.unit.evaluation.random_walk:Walk"
 ROOT = Path(__file__).parents[3]
 
 
@@ -53,6 +54,13 @@ def test_episodes_are_those_of_their_seeds(backend: str, num_envs: int, expected
     result = envfleet.evaluate(follow, Walk, episodes=EPISODES, backend=backend, num_envs=num_envs)
     assert_is(result, expected)
     assert result.seeds == tuple(range(EPISODES))
+
+
+@pytest.mark.parametrize("env", [NAME, [NAME]], ids=["alone", "as a task"])
+def test_an_environment_is_named_by_module_and_callable(env: Any, expected: Any) -> None:
+    result = envfleet.evaluate(follow, env, episodes=EPISODES, backend="serial")
+    assert_is(result, expected)
+    assert result.task_names == ("Walk",)
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
@@ -260,8 +268,22 @@ def test_films_show_the_worst_and_the_best_episode(tmp_path: Path) -> None:
     for film, number in zip(result.films, (result.worst, result.best), strict=True):
         with Image.open(film) as image:
             assert image.n_frames == result.lengths[number] + 1  # type: ignore[attr-defined]  # of GIFs
-    with pytest.raises(InvalidArgument, match="render_mode='rgb_array'"):
-        envfleet.evaluate(follow, functools.partial(Walk, render_mode=None), episodes=2, films=tmp_path)
+
+
+def test_films_are_of_a_callable_that_takes_the_render_mode(tmp_path: Path) -> None:
+    result = envfleet.evaluate(
+        follow, functools.partial(Walk, render_mode=None), episodes=2, backend="serial", films=tmp_path
+    )
+    assert [film.stat().st_size > 0 for film in result.films] == [True, True]
+
+
+def test_an_environment_without_pictures_is_refused_before_an_episode_is_played(tmp_path: Path) -> None:
+    def never(observations: Any) -> Any:
+        raise AssertionError(observations)
+
+    with pytest.raises(InvalidArgument, match="films require render_mode='rgb_array'"):
+        envfleet.evaluate(never, lambda: Walk(render_mode=None), episodes=2, backend="serial", films=tmp_path / "films")
+    assert not (tmp_path / "films").exists()
 
 
 def test_a_film_that_shows_something_else_says_so(tmp_path: Path) -> None:
