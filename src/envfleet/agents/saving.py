@@ -18,6 +18,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.files import replacing
 
 FORMAT = 5
+_OF_SB3 = "_stable_baselines3_version"  # entry of its archives
 _TRUSTED = 6  # format of files that are unpickled
 _SPACES: dict[str, tuple[type, tuple[str, ...]]] = {  # by name: class and constructor arguments
     "table": (ActionTable, ("actions",)),
@@ -59,9 +60,17 @@ def read(path: str | Path, *, is_trusted: bool = False) -> dict[str, Any]:
     advice = "pass the folder of a run, or a file written by an agent's save()"
     try:
         with Path(path).open("rb") as file:
-            damaged = _find_damage(zipfile.ZipFile(file))
+            archive = zipfile.ZipFile(file)
+            if _OF_SB3 in archive.namelist():
+                raise InvalidArgument(
+                    f"{path} is a model of Stable-Baselines3, not a saved agent: load it by its class, as in PPO.load, "
+                    "and pass the model, or on the command line module:function of a function that calls its predict()"
+                )
+            damaged = _find_damage(archive)
             file.seek(0)
             payload: Any = damaged or torch.load(file, map_location="cpu", weights_only=not is_trusted)
+    except InvalidArgument:
+        raise
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except Exception as error:  # arbitrary bytes can make the unpickler raise anything

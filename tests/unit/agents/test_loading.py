@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,11 @@ def test_what_is_no_saved_agent_is_refused(tmp_path: Path) -> None:
         load_agent(path)
     torch.save({"format": saving.FORMAT, "run": print}, path)  # code, or the name of some, is not read
     with pytest.raises(InvalidArgument, match="cannot be read"):
+        load_agent(path)
+    with zipfile.ZipFile(path, "w") as archive:  # as Stable-Baselines3 writes its models
+        archive.writestr("data", "{}")
+        archive.writestr("_stable_baselines3_version", "2.9.2")
+    with pytest.raises(InvalidArgument, match="is a model of Stable-Baselines3, not a saved agent: load it"):
         load_agent(path)
     make(KINDS["sac"]).save(path)
     with pytest.raises(InvalidArgument, match="holds a SAC, this is a TD3"):
