@@ -65,6 +65,20 @@ def test_submit_plays_one_attempt(place: Place, tmp_path: Path, monkeypatch: pyt
     assert shown.stdout.startswith("Attempt ")
 
 
+def test_submit_says_that_an_attempt_counts_which_its_policy_broke_off(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import numpy as np\n\nleft = [0, 0, 2]\n\n\ndef wait(x):\n    return np.full(len(x), left.pop())\n"
+    (tmp_path / "waits_once.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    token = place.service.tokens.create("tim")
+    command = ["submit", place.url, "waits_once:wait", "--env", "Turbofan-v0", "--token", token, "-a", "step_size=10"]
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, IndexError)
+    assert done.stderr == "The attempt had begun, so it counts as one of today's, although it is incomplete.\n"
+    assert len(attempts(place, token)) == 1
+
+
 def test_a_notebook_is_no_attempt_unless_it_asks(place: Place) -> None:
     token = place.service.tokens.create("nina")
     with StudentGymEnvVectorized(place.url, token, num_envs=2) as env:

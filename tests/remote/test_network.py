@@ -357,6 +357,7 @@ def test_a_wrong_token(place: Place) -> None:
     with pytest.raises(ServiceRefused, match="does not accept the token") as caught:
         envfleet.connect(place.url, TURBOFAN, token="ef_wrong")
     assert (caught.value.status, caught.value.reason, caught.value.code) == (401, "unauthorized", "service_refused")
+    assert str(caught.value).count("ask for another") == 1
     with pytest.raises(InvalidArgument, match="copy it again"):
         envfleet.connect(place.url, TURBOFAN, token="ef wrong\n")
 

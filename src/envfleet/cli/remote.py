@@ -116,7 +116,13 @@ def submit(
         with envfleet.connect(url, name, count, token=secret, **options) as trial:
             trial.step(read_policy(act)(trial.reset()[0]))
         with envfleet.connect(url, name, count, token=secret, mode="ranked", **options) as fleet:
-            returns = fleet.evaluate(act, progress=show)
+            try:
+                returns = fleet.evaluate(act, progress=show)
+            except BaseException:  # Ctrl-C, too
+                typer.echo(
+                    "The attempt had begun, so it counts as one of today's, although it is incomplete.", err=True
+                )
+                raise
         last = link.get("/attempts")["attempts"][0]
         rows = link.send("GET", f"/scores/{name}").json()["scores"]
         user = link.get("/me")["user"]

@@ -188,7 +188,8 @@ class ServiceLink:
         if reason == "reset_needed":
             return ResetNeeded(detail)
         if status == 401:
-            detail = f"{self.url} does not accept the token ({detail}): check it, or ask for another"
+            advice = "" if reason else ": check it, or ask for another"  # an envfleet service says what to do
+            detail = f"{self.url} does not accept the token ({detail}){advice}"
         elif 300 <= status < 400:
             detail = f"{self.url} points to {response.headers.get('location', 'elsewhere')}: pass that address"
         elif not reason or detail == "Not Found":  # a path that an envfleet service does not have

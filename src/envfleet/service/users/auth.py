@@ -86,7 +86,7 @@ class Tokens:
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         if row is None or not hmac.compare_digest(row.digest, digest):
-            raise Unauthorized("the token is not known: ask for one, and pass it as it was shown")
+            raise Unauthorized("the token is unknown or was revoked; pass it as it was shown, or ask for another")
         if row.disabled_at is not None:
             raise Disabled(f"user {row.name!r} is disabled: ask an administrator of the service")
         identity = Identity(row.user_id, row.name, row.role, row.id, row.max_live_envs, row.max_steps_per_day)
