@@ -40,7 +40,7 @@ class EnvFacts:
         step_s: Mean time of a step, including the wrappers of `gymnasium.make`.
         step_times: Times of single steps, a sample.
         reset_s: Mean time of a reset without seed.
-        episode_steps: Mean length of an episode under random actions; `None` if no episode ended.
+        episode_steps: Mean length of an ended episode under random actions; `None` if no episode ended.
         observation_bytes: Size of an observation; `None` if its space lacks a fixed shape, so that it is pickled.
         copy_s: Time to copy an observation.
         num_infos: Number of values in the info of a step, including nested ones.
@@ -193,7 +193,7 @@ def _time_steps(env: gymnasium.Env[Any, Any], seconds: float) -> dict[str, Any]:
     env.reset(seed=0)
     env.step(actions[0])  # the first step may compile, allocate or load
     env.reset(seed=0)
-    infos = episodes = 0
+    infos = episodes = ended_steps = 0
     times: list[float] = []
     cpu_before, start = time.process_time(), time.perf_counter()
     while (time.perf_counter() - start < seconds or not times) and len(times) < _MAX_SAMPLES:
@@ -203,12 +203,13 @@ def _time_steps(env: gymnasium.Env[Any, Any], seconds: float) -> dict[str, Any]:
         infos += _count_values(info)
         if terminated or truncated:
             episodes += 1
+            ended_steps = len(times)
             env.reset()
     return {
         "cores_busy": (time.process_time() - cpu_before) / (time.perf_counter() - start),
         "step_s": statistics.fmean(times),
         "step_times": tuple(times[:: max(1, len(times) // 500)]),
-        "episode_steps": len(times) / episodes if episodes else None,
+        "episode_steps": ended_steps / episodes if episodes else None,
         "num_infos": infos / len(times),
     }
 

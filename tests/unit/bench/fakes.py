@@ -168,6 +168,11 @@ def slowly_wrapped() -> gymnasium.Env[Any, Any]:
     return SlowWrapper(NullEnv())
 
 
+def slow_episodes() -> gymnasium.Env[Any, Any]:
+    """Return an environment with episodes of 30 steps, which take 15 ms."""
+    return gymnasium.wrappers.TimeLimit(SlowWrapper(NullEnv()), 30)
+
+
 def of_other_actions() -> gymnasium.Env[Any, Any]:
     """Three torques by number, around an environment that takes any torque as an array."""
     torques = np.array([[-2.0], [0.0], [2.0]], np.float32)

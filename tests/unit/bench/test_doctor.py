@@ -72,6 +72,12 @@ def test_infos_are_counted():
     assert measured.num_infos == 40
 
 
+@pytest.mark.usefixtures("_clock")
+def test_an_episode_that_is_still_running_does_not_lengthen_the_others():
+    measured = probe_env({}, resolve("tests.unit.bench.fakes:slow_episodes"), 0.05)
+    assert measured.episode_steps == 30
+
+
 def test_wrappers_are_listed_outermost_first():
     measured = probe_env({}, resolve("CartPole-v1"), 0.02)
     assert list(measured.wrappers) == ["TimeLimit", "OrderEnforcing", "PassiveEnvChecker"]
