@@ -77,9 +77,10 @@ def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
     """
     source, kwargs = BUILT_IN.get(name, name), dict(env_kwargs or {})
     if is_kernel_class(target := find_callable(source)):
+        module, _, kernel = source.rpartition(":")
         raise InvalidArgument(
-            f"{name} is a kernel without an id: register it with envfleet.kernels.registration.register, and pass "
-            "module:id"
+            f"{name} is a kernel without an id: call envfleet.kernels.registration.register('mine/{kernel}-v0', "
+            f"{kernel}) in its module, and pass {module}:mine/{kernel}-v0"
         )
     if target is None:
         spec = _find_spec(source)

@@ -86,7 +86,7 @@ def test_a_callable():
 
 
 def test_a_kernel_needs_an_id():
-    with pytest.raises(InvalidArgument, match="is a kernel without an id: register it"):
+    with pytest.raises(InvalidArgument, match="is a kernel without an id: call "):
         resolve("envfleet.envs.classic.cartpole:CartPole")
 
 
