@@ -173,8 +173,8 @@ def _quota(quota: Mapping[str, Mapping[str, Any]]) -> RenderableType:
 def _fleets(link: ServiceLink, fleets: Sequence[Mapping[str, Any]]) -> RenderableType:
     if not fleets:
         return "[dim]No fleets are open.[/dim]"
-    figures = ("sub-envs", "running", "return so far", "steps so far")
-    table = make_table("fleet", "environment", "mode", *figures, texts=3)
+    table = make_table("fleet", "environment", "mode", "envs", "running", "return", "steps", texts=3)
+    table.columns[0].no_wrap = True  # so that the id can be copied
     for place, fleet in enumerate(fleets):
         episodes = _episodes(link, fleet) if place < _MOST_FLEETS else ()
         table.add_row(fleet["fleet"], fleet["env"], fleet["mode"], f"{fleet['num_envs']:,}", *episodes)

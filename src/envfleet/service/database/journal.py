@@ -319,5 +319,5 @@ def live_envs_spent(live: int, most: int) -> QuotaSpent:
     """Return the refusal of a fleet that is too large; `live` is what would be open with it."""
     return QuotaSpent(
         f"live_envs: {live} sub-environments would be open with these, {most} are allowed: close fleets that you do "
-        "not use"
+        "not use, which `envfleet status` shows"
     )
