@@ -6,6 +6,7 @@ import functools
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,17 @@ def test_nothing_but_the_interrupt_is_raised(backend: Backend) -> None:
                 Interrupter(at).run(lambda: fleet.step(np.zeros(NUM_ENVS, int)))
             except EnvfleetError as error:
                 pytest.fail(f"{error!r} at {at}")
+
+
+def test_wakes_of_threads_leave_no_lock_behind() -> None:
+    with envfleet.make(CountingEnv, 2, backend="thread", workers=2) as fleet:
+        fleet.reset(seed=0)
+        in_threading = re.compile(re.escape(threading.__file__)).match
+        for at in range(0, 200, 3):
+            was_interrupted = Interrupter(at, in_threading).run(lambda: fleet.step(np.zeros(2, int)))
+            assert fleet.reset(seed=0)[0][:, 0].tolist() == [0, 0]
+            if not was_interrupted:
+                break
 
 
 class Signalled(CountingEnv):

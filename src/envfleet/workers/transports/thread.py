@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -18,10 +19,24 @@ from envfleet.workers.serve import Server
 from envfleet.workers.transports.local import LocalTransport
 
 
-def _sleep(bell: threading.Event, timeout_s: float) -> bool:
-    """Sleep until the worker is woken; return False, since no other event is possible."""
-    bell.wait(timeout_s)
-    bell.clear()
+def _make_bell() -> threading.Lock:
+    """Return a locked lock, which is released to wake the thread that waits for it.
+
+    Not an `Event`: Ctrl-C in its Python code could leave it locked, and then nobody could be woken any more.
+    """
+    bell = threading.Lock()
+    bell.acquire()
+    return bell
+
+
+def _ring(bell: threading.Lock) -> None:
+    with contextlib.suppress(RuntimeError):  # released already, and not yet noticed
+        bell.release()
+
+
+def _sleep(bell: threading.Lock, timeout_s: float) -> bool:
+    """Sleep until woken; return False, since no other event is possible."""
+    bell.acquire(timeout=timeout_s)
     return False
 
 
@@ -35,7 +50,7 @@ class ThreadTransport(LocalTransport):
 
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(plans, shared)
-        self._bell, self._bells = threading.Event(), [threading.Event() for _ in plans]
+        self._bell, self._bells = _make_bell(), [_make_bell() for _ in plans]
         # Awake, a thread would hold the interpreter's lock that the others need.
         self.waiter = Waiter(self._owner, self._owner, partial(_sleep, self._bell))
         self._threads: list[threading.Thread] = []
@@ -43,14 +58,16 @@ class ThreadTransport(LocalTransport):
     def start(self, timeout_s: float) -> None:
         """Start all workers."""
         for plan, line, bell in zip(self._plans, self.lines, self._bells, strict=True):
-            context = self._context_of(plan, Waiter(line, self._owner, partial(_sleep, bell)), self._bell.set)
+            context = self._context_of(
+                plan, Waiter(line, self._owner, partial(_sleep, bell)), partial(_ring, self._bell)
+            )
             name = f"envfleet worker {plan.worker}"
             self._threads.append(threading.Thread(target=Server(context).run, name=name, daemon=True))
             self._threads[-1].start()
 
     def ring(self, worker: int) -> None:
         """Wake a sleeping worker."""
-        self._bells[worker].set()
+        _ring(self._bells[worker])
 
     def stack(self, worker: int) -> str:
         """Return the thread's Python stack."""
@@ -67,7 +84,7 @@ class ThreadTransport(LocalTransport):
         for line, bell in zip(self.lines, self._bells, strict=True):
             if line[ASKED] & 7 != Verb.CLOSE:
                 line[ASKED] = (line[ASKED] >> 4) + 1 << 4 | Verb.CLOSE
-                bell.set()
+                _ring(bell)
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
