@@ -251,11 +251,11 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     Yields:
         Function that returns whether a stop was requested.
     """
-    requested = threading.Event()
+    requests: list[int] = []  # not an Event, whose lock a second signal would wait for while the first holds it
     with contextlib.ExitStack() as restore:
 
-        def request_stop(_number: int, _frame: FrameType | None) -> None:
-            requested.set()
+        def request_stop(number: int, _frame: FrameType | None) -> None:
+            requests.append(number)
             restore.close()
             with contextlib.suppress(OSError):  # the reader of the pipe, such as tee, received the same Ctrl-C
                 print(_NOTICE, file=sys.stderr, flush=True)  # noqa: T201
@@ -263,7 +263,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 restore.callback(signal.signal, number, signal.signal(number, request_stop))
-        yield requested.is_set
+        yield lambda: bool(requests)
 
 
 def _make_result(trainer: Trainer, folder: RunFolder, reason: str, transitions: int) -> RunResult:
