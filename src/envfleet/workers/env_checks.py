@@ -17,6 +17,8 @@ from envfleet.errors import InvalidArgument, SpacesDiffer
 _POLYGONS = frozenset({"filled_polygon", "textured_polygon"})
 """Functions of `pygame.gfxdraw` that sort edges in one buffer of the process, with the interpreter's lock released."""
 
+_OLD_GYM = "for an environment of the old gym pass a function that returns envfleet.adapters.old_gym.OldGymEnv(env)"
+
 UNSET: Any = object()
 """Placeholder for a missing result, because an environment may return `None`."""
 
@@ -115,7 +117,7 @@ def explain_result(error: BaseException, result: Any, reward_shape: tuple[int, .
         is_old = isinstance(result, tuple) and len(result) == 4
         problem = (
             f"step() returned {_shape_of(result)}, expected (observation, reward, terminated, truncated, info): "
-            f"{'convert an environment of the old gym API first' if is_old else 'return all five'}"
+            f"{_OLD_GYM if is_old else 'return all five'}"
         )
     elif not reward_shape and isinstance(result[1], np.ndarray) and result[1].shape:
         problem = (
@@ -135,6 +137,19 @@ def explain_result(error: BaseException, result: Any, reward_shape: tuple[int, .
     else:
         return error
     explained = InvalidArgument(problem)
+    explained.__cause__ = error
+    return explained
+
+
+def explain_reset(error: BaseException, seed: int | None, options: Any) -> BaseException:
+    """Return an error that explains a `reset` which rejected the keywords that Gymnasium passes; others as they are."""
+    is_refused = isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
+    if not is_refused or (seed is None and options is None):
+        return error
+    explained = InvalidArgument(
+        f"{error}: write `def reset(self, *, seed=None, options=None)` with `super().reset(seed=seed)` first; "
+        f"{_OLD_GYM}"
+    )
     explained.__cause__ = error
     return explained
 

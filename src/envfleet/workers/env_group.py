@@ -20,6 +20,7 @@ from envfleet.workers.columns import ColumnWriter
 from envfleet.workers.env_checks import (
     UNSET,
     check_flags,
+    explain_reset,
     explain_result,
     find_reward_space,
     read_reset,
@@ -288,7 +289,7 @@ class EnvGroup:
         try:
             return self._reset_row(row, generation, seed, options)
         except self._caught as error:
-            failure = self._describe(row, "reset", error)
+            failure = self._describe(row, "reset", explain_reset(error, seed, options))
         if self._options.on_failure == "raise":
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):

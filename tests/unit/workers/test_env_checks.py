@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.errors import InvalidArgument
-from envfleet.workers.env_checks import UNSET, check_flags, explain_result
+from envfleet.errors import InvalidArgument, SubEnvError
+from envfleet.testing import CountingEnv
+from envfleet.workers.env_checks import UNSET, check_flags, explain_reset, explain_result
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,19 @@ def test_flags_that_count(flag: Any) -> None:
 def test_differing_spaces_are_the_errors_that_gymnasium_raises(error: type[Exception]) -> None:
     with pytest.raises(error):
         envfleet.make([lambda: gym.make("CartPole-v1"), lambda: gym.make("Acrobot-v1")], backend="serial")
+
+
+def test_a_reset_without_gymnasiums_keywords_is_explained() -> None:
+    class Old(CountingEnv):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    with envfleet.make(Old, 2, backend="serial") as fleet:
+        fleet.reset()  # passes neither
+        with pytest.raises(SubEnvError, match=r"reset\(\) got .* 'seed': write `def reset\(self, \*, seed=None"):
+            fleet.reset(seed=0)
+
+
+def test_another_error_of_a_reset_stays() -> None:
+    error = TypeError("draw() got an unexpected keyword argument 'seed'")
+    assert explain_reset(error, 0, None) is error
