@@ -211,7 +211,7 @@ def _draw_dots(axes: Axes, records: list[Record]) -> None:
     if positive and math.log10(max(positive) / min(positive)) > 1:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axes.xaxis.set_major_formatter(lambda value, _: number(value))
         axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(lambda value, _: number(value))
     axes.set_yticks(range(len(settings)), settings)
     axes.invert_yaxis()
