@@ -58,8 +58,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
     def __init__(self, engine: Engine, batch_size: int | None = None) -> None:
         traits = engine.traits
         self._calls = CallGuard(engine, "call recv() until it returned them all")
-        self.engine = engine
-        self._engine_step = engine.step
+        self.engine, self._engine_step = engine, engine.step
         self.num_envs = traits.num_envs
         self.single_observation_space = traits.single_observation_space
         self.single_action_space = traits.single_action_space
@@ -102,9 +101,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     def _show_reset(self, request: Reset, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return observations and infos of all rows after a reset."""
-        if request.rows is not None:
-            infos = scatter_infos([(infos, request.rows)], self.num_envs)
-        return self.engine.observe(), infos
+        rows = request.rows
+        return self.engine.observe(), infos if rows is None else scatter_infos([(infos, rows)], self.num_envs)
 
     def reset_envs(
         self,
@@ -197,9 +195,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         first; a policy with a method `begin` gets the mask of beginning episodes, bool `(num_envs,)`.
 
         Args:
-            policy: Function of batched observations that returns actions, or an object with
-                `act_batch(observations, deterministic=True)` (an agent) or `predict(observations, deterministic=True)`
-                (a model of Stable-Baselines3).
+            policy: Function of batched observations that returns actions, an agent of envfleet, or a model of
+                Stable-Baselines3.
             episodes: Number of episodes; not needed with a ranked fleet.
             progress: Called after episodes end with a text and the share of finished episodes.
 
