@@ -65,7 +65,7 @@ def test_submit_plays_one_attempt(place: Place, tmp_path: Path, monkeypatch: pyt
     assert shown.stdout.startswith("Attempt ")
 
 
-def test_submit_says_that_an_attempt_counts_which_its_policy_broke_off(
+def test_submit_reports_that_a_broken_attempt_counts(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "import numpy as np\n\nleft = [0, 0, 2]\n\n\ndef wait(x):\n    return np.full(len(x), left.pop())\n"

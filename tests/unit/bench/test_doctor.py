@@ -73,7 +73,7 @@ def test_infos_are_counted():
 
 
 @pytest.mark.usefixtures("_clock")
-def test_an_episode_that_is_still_running_does_not_lengthen_the_others():
+def test_a_running_episode_does_not_count():
     measured = probe_env({}, resolve("tests.unit.bench.fakes:slow_episodes"), 0.05)
     assert measured.episode_steps == 30
 

@@ -277,7 +277,7 @@ def test_films_are_of_a_callable_that_takes_the_render_mode(tmp_path: Path) -> N
     assert [film.stat().st_size > 0 for film in result.films] == [True, True]
 
 
-def test_an_environment_without_pictures_is_refused_before_an_episode_is_played(tmp_path: Path) -> None:
+def test_an_environment_without_pictures_is_refused_first(tmp_path: Path) -> None:
     def never(observations: Any) -> Any:
         raise AssertionError(observations)
 
