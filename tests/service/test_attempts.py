@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +18,12 @@ from tests.service.conftest import TURBOFAN, Caller
 from tests.service.luck import LUCK, PENALTY, register
 from tests.service.serving import make_settings, serve_here
 from tests.service.test_fleets import Process, process
+from tests.waiting import PATIENCE_S
 
 from envfleet.errors import InvalidArgument
+from envfleet.service.database.journal import JournalEntry
 from envfleet.service.database.models import Attempt
+from envfleet.service.database.store import DAY_S
 from envfleet.service.offers import make_offer
 from envfleet.service.refusals import QuotaSpent
 from envfleet.service.users.auth import Identity
@@ -192,6 +198,33 @@ def test_attempts_of_a_day_are_limited(tmp_path: Path, luck: None, database: str
         for _ in range(12):
             reply = left.step(ann, fleet, reply["seq"], [0])
         assert left.scores.board(LUCK)[0]["user"] == "ann"  # as PostgreSQL works it out
+
+
+def test_attempts_begun_at_midnight_count_for_the_day_before(
+    tmp_path: Path, luck: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many started in the last moment of a day, and committed on the next, would count for neither."""
+    offer = make_offer(LUCK, backend="serial", abandon_penalty=PENALTY, ranked_episodes=2)
+    midnight, both = 20_000.0 * DAY_S, threading.Barrier(2)
+    now = [midnight - 0.1]
+    clock = types.SimpleNamespace(time=lambda: now[0], monotonic=time.monotonic)
+    for module in ("database.store", "hosting.fleets"):
+        monkeypatch.setattr(f"envfleet.service.{module}.time", clock)
+    with process(make_settings(tmp_path, offers=(offer,), attempts_per_day=1)) as here, ThreadPoolExecutor(2) as pool:
+        ann, commit = here.user("ann"), here.journal.commit
+
+        def commit_late(entry: JournalEntry) -> None:
+            both.wait(PATIENCE_S)
+            now[0] = midnight + 0.1
+            commit(entry)
+
+        monkeypatch.setattr(here.journal, "commit", commit_late)
+        started = [pool.submit(here.create, ann, LUCK, 1, "ranked") for _ in range(2)]
+        assert [type(each.exception(PATIENCE_S)) for each in started].count(QuotaSpent) == 1
+        monkeypatch.setattr(here.journal, "commit", commit)
+        here.create(ann, LUCK, 1, "ranked")  # that of the new day
+        with pytest.raises(QuotaSpent):
+            here.create(ann, LUCK, 1, "ranked")
 
 
 def test_equal_scores_share_a_rank(here: Process) -> None:

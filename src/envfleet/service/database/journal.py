@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from envfleet.service.database.models import Attempt, Base, Episode, FleetEvent, FleetRow, Snapshot, Usage, User
-from envfleet.service.database.store import DAY_S, Store, attempts_today, live_envs_of, today
+from envfleet.service.database.store import DAY_S, Store, attempts_of_day, live_envs_of, today
 from envfleet.service.refusals import Busy, QuotaSpent
 
 _MOST_ENTRIES = 256
@@ -68,7 +68,7 @@ class JournalEntry:
         steps: Steps of sub-environments by user.
         most_steps: Maximum number of steps in a day, by user; an entry that exceeds it is not written.
         most_live_envs: Maximum number of open sub-environments including the new fleets, by user.
-        most_attempts: Maximum number of attempts per day including the new ones, by user and environment.
+        most_attempts: Maximum number of attempts per day including the new ones, by user, environment and day.
     """
 
     fleets: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -81,7 +81,7 @@ class JournalEntry:
     steps: Counter[int] = dataclasses.field(default_factory=Counter)
     most_steps: dict[int, int] = dataclasses.field(default_factory=dict)
     most_live_envs: dict[int, int] = dataclasses.field(default_factory=dict)
-    most_attempts: dict[tuple[int, str], int] = dataclasses.field(default_factory=dict)
+    most_attempts: dict[tuple[int, str, int], int] = dataclasses.field(default_factory=dict)
 
 
 class Journal:
@@ -205,7 +205,7 @@ class Journal:
         connection = self._connection
         with connection.begin():
             if not self._store.is_sqlite:  # SQLite lets one process write at a time
-                for user_id in sorted({*entry.most_live_envs, *(user_id for user_id, _ in entry.most_attempts)}):
+                for user_id in sorted({*entry.most_live_envs, *(user_id for user_id, *_ in entry.most_attempts)}):
                     connection.execute(sa.select(User.id).where(User.id == user_id).with_for_update(key_share=True))
             for name, statement in self._inserts.items():
                 rows = getattr(entry, name)
@@ -292,8 +292,8 @@ def _check_limits(connection: sa.Connection, entry: JournalEntry) -> None:
         live = connection.execute(live_envs_of(user_id)).scalar_one()
         if live > most:
             raise live_envs_spent(live, most)
-    for (user_id, env), most in entry.most_attempts.items():
-        if connection.execute(attempts_today(user_id, env)).scalar_one() > most:
+    for (user_id, env, day), most in entry.most_attempts.items():
+        if connection.execute(attempts_of_day(user_id, env, day)).scalar_one() > most:
             raise attempts_spent(env, most)
 
 

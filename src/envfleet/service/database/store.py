@@ -290,10 +290,11 @@ def today() -> int:
     return int(time.time() // DAY_S)
 
 
-def attempts_today(user_id: int, env: str) -> sa.Select[Any]:
-    """Return the query for the number of attempts that a user has started since midnight, UTC; void ones are free."""
-    of_today = Attempt.user_id == user_id, Attempt.env == env, Attempt.started_at >= today() * DAY_S
-    return sa.select(sa.func.count()).select_from(Attempt).where(*of_today, Attempt.void_reason.is_(None))
+def attempts_of_day(user_id: int, env: str, day: int) -> sa.Select[Any]:
+    """Return the query for the number of attempts that a user started on a day since 1970, UTC; void ones are free."""
+    of_user = Attempt.user_id == user_id, Attempt.env == env, Attempt.void_reason.is_(None)
+    of_day = Attempt.started_at >= day * DAY_S, Attempt.started_at < (day + 1) * DAY_S
+    return sa.select(sa.func.count()).select_from(Attempt).where(*of_user, *of_day)
 
 
 def _configure_sqlite(connection: Any, _: Any) -> None:

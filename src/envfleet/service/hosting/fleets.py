@@ -13,7 +13,7 @@ from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
 from envfleet.remote.codec import pack, unpack
 from envfleet.service.database.journal import Conflict, Journal, JournalEntry, attempts_spent, live_envs_spent
 from envfleet.service.database.scores import fleets_that_count
-from envfleet.service.database.store import Store, attempts_today
+from envfleet.service.database.store import DAY_S, Store, attempts_of_day, today
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Outcome, pack_reply
 from envfleet.service.hosting.memory import Memory
 from envfleet.service.metrics import Metrics
@@ -113,7 +113,7 @@ class Fleets:
             if live > most_live_envs:
                 raise live_envs_spent(live, most_live_envs)
         is_ranked, most_attempts = config.mode == "ranked", self._settings.attempts_per_day
-        if is_ranked and self._store.value(attempts_today(user_id, config.env)) >= most_attempts:
+        if is_ranked and self._store.value(attempts_of_day(user_id, config.env, today())) >= most_attempts:
             raise attempts_spent(config.env, most_attempts)
         hosted = self._memory.build(secrets.token_hex(12), user_id, config)
         hosted.touched_at = now = time.time()
@@ -134,7 +134,7 @@ class Fleets:
             entry = JournalEntry(fleets=[row], most_live_envs=most)
             if is_ranked:
                 entry.attempts = [new_attempt(row, config.ranked_episodes)]
-                entry.most_attempts = {(user_id, config.env): most_attempts}
+                entry.most_attempts = {(user_id, config.env, int(now // DAY_S)): most_attempts}
             self._journal.commit(entry)
         except BaseException as error:
             hosted.close()
@@ -438,7 +438,7 @@ class Fleets:
         for hosted in held:
             if hosted.touched_at < now - self._settings.evict_after_s and not hosted.is_behind:
                 self._memory.drop_unused(hosted)
-        self._store.purge(now - self._settings.retention_days * 86_400, fleets_that_count())
+        self._store.purge(now - self._settings.retention_days * DAY_S, fleets_that_count())
 
     def _note_uses(self, held: list[HostedFleet]) -> None:
         """Write when fleets were used, those alone that were used since the last time."""
