@@ -213,7 +213,7 @@ def test_a_void_attempt_is_kept_and_does_not_count(here: Process) -> None:
         here.scores.void(4711, "why")
 
 
-def test_a_database_of_the_first_version_is_brought_up_to_date(database: str) -> None:
+def test_a_database_of_the_first_version_is_brought_up_to_date(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(database)
     store.migrate()
     expected = {table: _columns(store, table) for table in Base.metadata.tables}
@@ -237,6 +237,11 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(database: str) ->
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0005'"))
     store.close()
     again = Store(database)
+    # As a process that is killed in between: what it had changed must not stay in part.
+    with monkeypatch.context() as patch:
+        patch.setattr("alembic.op.create_table", _break_off)
+        with pytest.raises(RuntimeError, match="killed"):
+            again.migrate()
     again.migrate()
     assert {table: _columns(again, table) for table in Base.metadata.tables} == expected
     with again.engine.connect() as connection:
@@ -244,6 +249,10 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(database: str) ->
     assert [row["details"] for row in again.rows(sa.select(Episode.__table__))] == [{"flights": 3}]
     assert [row["disabled_at"] for row in again.rows(sa.select(User.__table__))] == [None]
     again.close()
+
+
+def _break_off(*_: Any) -> None:
+    raise RuntimeError("killed")
 
 
 def _columns(store: Store, table: str) -> dict[str, Any]:

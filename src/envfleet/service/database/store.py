@@ -116,7 +116,11 @@ class Store:
             config = Config()
             config.set_main_option("script_location", "envfleet.service.database:migrations")
             config.attributes["connection"] = connection
-            if not self.is_sqlite:
+            if self.is_sqlite:
+                # The driver begins a transaction before a change of rows only. Without one, a killed process leaves
+                # tables that are changed in part, and two processes change them at once.
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
                 connection.execute(sa.text("SELECT pg_advisory_lock(728531)"))
             if sa.inspect(connection).has_table("alembic_version"):
                 command.upgrade(config, "head")

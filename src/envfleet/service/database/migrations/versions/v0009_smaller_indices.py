@@ -30,8 +30,6 @@ _COLUMNS = (
 def upgrade() -> None:
     """Replace the indices; SQLite cannot change the constraints of a table, so its rows are copied into a new one."""
     if op.get_context().dialect.name == "sqlite":
-        # The driver begins a transaction before a change of rows only; without it, each change of tables is committed.
-        op.execute("UPDATE alembic_version SET version_num = version_num")
         op.drop_index("episodes_of_user", "episodes")
         op.drop_index("episodes_by_age", "episodes")
         op.rename_table("episodes", "episodes_before")
