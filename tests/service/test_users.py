@@ -253,3 +253,15 @@ def test_clients_that_never_close_are_made_room_for(tight: tuple[httpx.Client, S
     monkeypatch.setattr("envfleet.service.protocols.episode_calls._LEFT_ALONE_S", 0.0)
     assert caller.json("/vectorized/episodes/create", **body).status_code == 200
     assert caller.episode(first[0]).status_code == 410
+
+
+def test_no_ranked_attempt_is_closed_to_make_room(tight: tuple[httpx.Client, Service], monkeypatch: Any) -> None:
+    http, service = tight
+    caller = Caller(http, service.tokens.create("ivy"))
+    monkeypatch.setattr("envfleet.service.protocols.episode_calls._LEFT_ALONE_S", 0.0)
+    ranked = {"env_config": {"ranked": True}, "num_envs": 2}
+    first = caller.json("/vectorized/episodes/create", **ranked).json()["episode_ids"]
+    training = {"env_config": {}, "num_envs": 4}
+    for _ in range(2):
+        assert caller.json("/vectorized/episodes/create", **training).status_code == 200
+    assert caller.json("/episode/step", episode_id=first[0], action=0).status_code == 200

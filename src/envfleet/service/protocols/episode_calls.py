@@ -120,8 +120,10 @@ class EpisodeCalls:
     def _close_left_alone(self) -> None:
         user_id, now = self._identity.user_id, time.time()
         for row in self._service.store.open_fleets(user_id, idle_since=now - _LEFT_ALONE_S):
-            held = self._fleets.held(row["id"])
-            if row["config"]["kind"] == "episodes" and (held is None or held.touched_at < now - _LEFT_ALONE_S):
+            held, config = self._fleets.held(row["id"]), row["config"]
+            if config["kind"] != "episodes" or config["mode"] == "ranked":  # an attempt would end, and lose its score
+                continue
+            if held is None or held.touched_at < now - _LEFT_ALONE_S:
                 self._fleets.close_fleet(user_id, row["id"])
 
     # ------------------------------------------------------------------ looking
