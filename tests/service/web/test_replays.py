@@ -166,6 +166,17 @@ def test_an_episode_is_made_again_once(service: Service, ann: Caller, monkeypatc
     assert builds == [episode["fleet_id"] for episode in (*episodes, first)]  # the third took the place of the first
 
 
+def test_an_id_that_is_used_again_shows_its_own_episode(service: Service, ann: Caller) -> None:
+    """SQLite gives the ids of deleted episodes to later ones."""
+    replays, deleted = Replays(service.store, service.fleets), play(service, ann)
+    replays.make(deleted)
+    fleet = ann.create(num_envs=1)
+    ann.call(f"/fleets/{fleet}/reset", seq=0)
+    ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([2]))
+    (later,) = episodes_of(service, fleet)
+    assert replays.make({**later, "id": deleted["id"]}).unit == "flights"
+
+
 # ---------------------------------------------------------------------- charts
 
 

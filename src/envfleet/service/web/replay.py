@@ -48,7 +48,7 @@ class Replays:
 
     def __init__(self, store: Store, fleets: Fleets) -> None:
         self._engine, self._fleets = store.engine, fleets
-        self._cached: OrderedDict[int, Replay] = OrderedDict()
+        self._cached: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
 
     def make(self, episode: Mapping[str, Any], timeout_s: float = 10.0) -> Replay:
         """Make an episode again.
@@ -63,7 +63,9 @@ class Replays:
             EnvFailed: The environment cannot be made, or fails.
             Busy: No worker process is free.
         """
-        if (cached := self._cached.get(episode["id"])) is not None:
+        # SQLite gives the ids of deleted episodes to later ones.
+        key = tuple(episode[name] for name in ("fleet_id", "env_index", "first_seq"))
+        if (cached := self._cached.get(key)) is not None:
             return cached
         deadline = time.monotonic() + timeout_s
         hosted, num_envs = self._fleets.build_single(episode["fleet_id"])
@@ -92,7 +94,7 @@ class Replays:
                     "this episode cannot be replayed: its rewards differ from the recorded ones, because its "
                     "environment changed or draws global random numbers"
                 )
-            self._cached[episode["id"]] = replay = Replay(np.array(rewards), log, hosting.unit)
+            self._cached[key] = replay = Replay(np.array(rewards), log, hosting.unit)
             if len(self._cached) > _MOST_KNOWN:
                 self._cached.popitem(last=False)
             return replay
