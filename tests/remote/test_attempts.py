@@ -34,9 +34,28 @@ def test_an_evaluation_is_exactly_one_attempt(place: Place, mode: Any, num_envs:
     ) as fleet:
         with pytest.raises(InvalidArgument, match="pass 2, those of the attempt"):
             fleet.evaluate(sell, 3)
+        fleet.reset()  # repeats the start of its episodes
         returns = fleet.evaluate(sell)
+        with pytest.raises(InvalidArgument, match="the attempt has begun"):
+            fleet.evaluate(sell)
     (attempt,) = attempts(place, token)
     assert (attempt["ended"], attempt["score"]) == (2, pytest.approx(returns.mean()))
+
+
+def test_an_evaluation_does_not_abandon_what_was_begun(place: Place) -> None:
+    token = place.service.tokens.create("may")
+    arguments: Any = {"token": token, "mode": "ranked", "autoreset_mode": "SAME_STEP", "step_size": 10}
+    with envfleet.connect(place.url, TURBOFAN, 1, **arguments) as fleet:
+        fleet.reset()
+        first = fleet.step([2])[1][0]
+        with envfleet.connect(place.url, TURBOFAN, 1, **arguments, resume=True) as resumed:
+            for begun in (fleet, resumed):
+                with pytest.raises(InvalidArgument, match="the attempt has begun"):
+                    begun.evaluate(sell)
+            resumed.recv()
+            second = resumed.step([2])[1][0]
+            (attempt,) = attempts(place, token)
+            assert attempt["score"] == pytest.approx((first + second) / 2)
 
 
 def test_an_attempt_is_played_at_one_service(place: Place) -> None:

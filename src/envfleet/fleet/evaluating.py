@@ -30,13 +30,19 @@ def play_episodes(
         Returns, `(episodes,)`; sub-environment `i` played those with the numbers `i`, `i + num_envs`, …
 
     Raises:
-        InvalidArgument: The number of episodes is missing or differs from the attempt's, or `policy` is not one.
+        InvalidArgument: The number of episodes is missing or differs from the attempt's, which may also have begun, or
+            `policy` is not one.
     """
     fleet.engine.traits.refuse_vector_rewards("an evaluation")
     count = fleet.engine.traits.attempt_episodes or episodes
     if count is None or episodes not in (None, count) or count < 1:
         expected = "at least 1" if count == episodes else f"{count}, those of the attempt, or leave it out"
         raise InvalidArgument(f"episodes={episodes}: pass {expected}")
+    if fleet.engine.traits.attempt_episodes and (fleet.stats().steps or fleet.engine.traits.pending_rows is not None):
+        raise InvalidArgument(
+            "the attempt has begun, and an evaluation resets the fleet, which abandons its episodes: finish them by "
+            "step(), or connect() again for another attempt"
+        )
     act, begin = read_policy(policy), getattr(policy, "begin", None)
     num_envs, mode = fleet.num_envs, fleet.autoreset_mode
     returns, played = np.zeros(count), np.zeros(num_envs, np.int64)

@@ -204,7 +204,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             Their returns, float64 `(episodes,)`.
 
         Raises:
-            InvalidArgument: The number of episodes is missing or differs from the attempt's, or `policy` is not one.
+            InvalidArgument: The number of episodes is invalid, the attempt has begun, or `policy` is not one.
         """
         return play_episodes(self, policy, episodes, progress)
 
