@@ -84,6 +84,32 @@ def test_submit_plays_one_attempt(place: Place, tmp_path: Path, monkeypatch: pyt
     assert shown.stdout.startswith("Attempt ")
 
 
+def test_submit_reports_its_own_attempt(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client of the user's begins a later attempt meanwhile."""
+    token = place.service.tokens.create("ute")
+    text = f"""
+import envfleet
+import numpy as np
+
+calls = []
+
+
+def sell(x):
+    calls.append(x)
+    if len(calls) == 2:  # the first is of the trial
+        envfleet.connect({place.url!r}, {TURBOFAN!r}, 1, token={token!r}, mode="ranked").close()
+    return np.full(len(x), 2)
+"""
+    (tmp_path / "my_rival.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    command = ["submit", place.url, "my_rival:sell", "--env", "Turbofan-v0", "--token", token, "-a", "step_size=10"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    later, own = attempts(place, token)
+    assert later["score"] is None
+    assert f"Attempt {own['id']}: score {own['score']:,.2f}, the mean of 2 episodes." in done.output
+
+
 def test_submit_reports_that_a_broken_attempt_counts(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
