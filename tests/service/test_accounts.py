@@ -296,6 +296,9 @@ def test_users_and_attempts_by_command(tmp_path: Path) -> None:
         assert run("serve", "attempts", "scores", CARTPOLE).stdout == ",".join(BOARD_COLUMNS) + "\n"
         assert run("serve", "attempts", "unvoid", "1").exit_code == 0
         assert "1,Ann,2.0" in run("serve", "attempts", "scores", CARTPOLE).stdout
+        for command in (["scores", "Chess-v0"], ["list", "--env", "Chess-v0"]):
+            missing = panel_text(run("serve", "attempts", *command))
+            assert f"environment 'Chess-v0' has no attempts; those with attempts: {CARTPOLE}" in missing
         assert run("serve", "users", "disable", "Ann").exit_code == 0
         assert "Ann" in run("serve", "users", "list").stdout
         assert run("serve", "users", "enable", "Ann").exit_code == 0

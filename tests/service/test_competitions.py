@@ -319,12 +319,13 @@ def test_competitions_by_command(tmp_path: Path, clock: list[float]) -> None:
             (("create", "X", "--env", CARTPOLE, "--opens", "soon", "--closes", "2027-01-01"), "--opens soon: pass"),
             (("create", "X", "--env", "Nowhere-v0", *times), "Nowhere"),
             (("edit", "Cup", "--baseline", "twenty"), "pass NAME=SCORE"),
-            (("edit", "Cap", "--closes", "2037-01-01"), "'Cap' does not exist"),
+            (("edit", "Cup", "--closes", "2037-01-01"), "would close it as this day begins: pass a time"),
+            (("edit", "Cap", "--closes", "2037-01-01T09"), "'Cap' does not exist"),
         ):
             refused = run(*options)
             assert (refused.exit_code, message in panel_text(refused)) == (2, True), panel_text(refused)
         competitions.join(cup, number(here, "ann"), code=code, team="Owls")
-        assert run("edit", "Cup", "--closes", "2035-01-01", "--max-team-size", "4").exit_code == 0
+        assert run("edit", "Cup", "--closes", "2035-01-01T00:00", "--max-team-size", "4").exit_code == 0
         assert run("members", "Cup").stdout.startswith("user,team,joined_at\nann,Owls,")
         assert "Cup" in run("list").stdout
         attempt(here, "ann", 3.0, 1.5, begin=1_767_225_601.0, end=1_767_225_602.0)

@@ -28,6 +28,7 @@ _Text = Annotated[
     Path | None, typer.Option(metavar="FILE", exists=True, dir_okay=False, help="What its page says, plain text.")
 ]
 _TIME = "2026-12-01T09:00"
+_DATE_CHARACTERS = 10
 
 
 @contextlib.contextmanager
@@ -44,7 +45,7 @@ def create(  # noqa: PLR0913 (one parameter per option)
     *,
     env: Annotated[str, typer.Option("--env", "-e", metavar="ENV", help="Environment, as the service names it.")],
     opens: Annotated[str, typer.Option(metavar="TIME", help=f"Opening time, UTC, such as {_TIME}.")],
-    closes: Annotated[str, typer.Option(metavar="TIME", help="Closing time, UTC.")],
+    closes: Annotated[str, typer.Option(metavar="TIME", help="Closing time, UTC, with the time of day.")],
     text: _Text = None,
     baseline: _Baseline = None,
     max_team_size: Annotated[int, typer.Option(min=1, max=100, help="Members of a team; 1 for no teams.")] = 1,
@@ -102,12 +103,15 @@ def _read_values(opens: str | None, closes: str | None, text: Path | None, basel
 
 def _read_time(field: str, text: str) -> float:
     """Return seconds since 1970 of a time, UTC unless it says otherwise."""
+    option = field.removesuffix("_at")
     try:
         at = dt.datetime.fromisoformat(text)
-        return (at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)).timestamp()
+        seconds = (at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)).timestamp()
     except (ValueError, OverflowError) as error:
-        option = field.removesuffix("_at")
         raise InvalidArgument(f"--{option} {text}: pass a date or a time, UTC, such as {_TIME}") from error
+    if field == "closes_at" and len(text) <= _DATE_CHARACTERS:
+        raise InvalidArgument(f"--{option} {text} would close it as this day begins: pass a time, UTC, such as {_TIME}")
+    return seconds
 
 
 @competitions_app.command("list")

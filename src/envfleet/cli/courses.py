@@ -177,7 +177,7 @@ def list_attempts(
     from envfleet.service.database.exports import ATTEMPT_COLUMNS, write_csv
 
     with _scores(database) as scores:
-        rows = scores.all_attempts(env)
+        rows = scores.all_attempts(None if env is None else _find_env(scores, env))
     if has_csv:
         sys.stdout.write(write_csv(rows, ATTEMPT_COLUMNS))
         return
@@ -192,7 +192,7 @@ def list_attempts(
 
 @attempts_app.command("scores")
 def print_scores(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="Environment, by its whole id.")],
+    env: Annotated[str, typer.Argument(metavar="ENV", help="Environment.")],
     *,
     database: Database = DATABASE,
 ) -> None:
@@ -200,7 +200,16 @@ def print_scores(
     from envfleet.service.database.exports import BOARD_COLUMNS, write_csv
 
     with _scores(database) as scores:
-        sys.stdout.write(write_csv(scores.board(env), BOARD_COLUMNS))
+        sys.stdout.write(write_csv(scores.board(_find_env(scores, env)), BOARD_COLUMNS))
+
+
+def _find_env(scores: Scores, env: str) -> str:
+    """Return the whole id of an environment with attempts; a wrong one would give an empty table."""
+    known = sorted({row["env"] for row in scores.all_attempts()})
+    for whole in (env, f"envfleet/{env}"):
+        if whole in known:
+            return whole
+    raise InvalidArgument(f"environment {env!r} has no attempts; those with attempts: {', '.join(known) or 'none'}")
 
 
 @attempts_app.command("void")
