@@ -208,7 +208,7 @@ class _Search:
         watch: Any = {"verbose": False, "observers": [_Watch(trial, config.training.eval_frequency), *bar]}
         options = dataclasses.asdict(self.options)
         if (run_dir / RESUME_FILE).is_file():
-            limits = {name: options[name] for name in ("max_minutes", "max_transitions")}
+            limits = {name: options[name] for name in ("max_minutes", "max_transitions", "stop_at_return")}
             return resume(run_dir, **limits, **watch).reason
         shutil.rmtree(run_dir, ignore_errors=True)
         return train(config, base_output_dir=run_dir.parent, run_name=run_dir.name, **options, **watch).reason

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import signal
@@ -124,6 +126,28 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path) 
     assert (resumed.scores, resumed.values) == (whole.scores, whole.values)
     tables = [folder / "runs" / "trial-001" / "episodes.csv" for folder in (tmp_path, tmp_path / "whole")]
     assert tables[0].read_bytes() == tables[1].read_bytes()
+
+
+def test_an_interrupted_trial_keeps_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config()
+    settings["curriculum"]["phases"][0]["transitions"] = 1_600
+    settings["training"] |= {"eval_frequency": None, "checkpoint_frequency": None}
+    options = RunOptions(num_envs=2, backend="serial", stop_at_return=1.0)  # known after 100 episodes of 4 steps
+    look_again = functools.partial(
+        search, settings, {PAY: [1.0]}, trials=1, out=tmp_path, options=options, verbose=False
+    )
+    with monkeypatch.context() as patch:
+        step, steps = Paid.step, itertools.count()
+
+        def step_and_interrupt(self: Paid, action: Any) -> Any:
+            if next(steps) == 50:
+                signal.raise_signal(signal.SIGINT)
+            return step(self, action)
+
+        patch.setattr(Paid, "step", step_and_interrupt)
+        assert not look_again().is_complete
+    assert look_again().is_complete
+    assert len(pl.read_csv(tmp_path / "runs" / "trial-001" / "episodes.csv")) == 100
 
 
 def test_a_trial_that_cannot_be_or_diverges_is_ended_early(tmp_path: Path) -> None:
