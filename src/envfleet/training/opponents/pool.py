@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envfleet.agents import Agent, load_agent
+from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation import Rating
 from envfleet.training.folder import agents_in
 from envfleet.training.phases import Matchmaking
@@ -127,11 +128,17 @@ class FilePlayers(PlayerSource):
     """
 
     def __init__(self, path: str | Path, learner: Agent[Any]) -> None:
-        self._paths, self._learner = agents_in(Path(path)), learner
+        self._folder, self._paths, self._learner = path, agents_in(Path(path)), learner
         super().__init__(self._paths)
 
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
-        """Return the agent in a file."""
+        """Return the agent in a file.
+
+        Raises:
+            InvalidArgument: The file is gone, or is not that of an agent.
+        """
+        if name not in self._paths:  # but it was when the run was saved
+            raise InvalidArgument(f"the opponent {name!r} of this run is no longer in {self._folder}: restore its file")
         agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device, trust=True)
         return as_player(agent, seed, num_envs=self._learner.num_envs, weights=agent.weights())
 

@@ -168,6 +168,18 @@ def test_files_of_a_folder_are_drawn_latest_by_name(tmp_path: Path) -> None:
         FilePlayers(tmp_path / "nowhere", agent_of())
 
 
+def test_a_resumed_run_names_the_file_of_an_opponent_that_is_gone(tmp_path: Path) -> None:
+    for number in (1, 2):
+        agent_of(seed=number).save(tmp_path / f"{number}.pt")
+    latest = Entry(source=FilePlayers(tmp_path, agent_of()), matchmaking="latest")
+    state = opponents_of(latest).state_dict()
+    (tmp_path / "2.pt").unlink()
+    again = Opponents(4, ACTIONS, seed=np.random.SeedSequence(9))
+    again.set_entries((Entry(source=FilePlayers(tmp_path, agent_of()), matchmaking="latest"),))
+    with pytest.raises(InvalidArgument, match=r"the opponent '2' of this run is no longer in .*: restore its file"):
+        again.load_state_dict(state)
+
+
 def test_checkpoints_of_a_run_are_drawn_latest_is_not_best(tmp_path: Path) -> None:
     for name in ("000000000100", "best"):
         agent_of().save(tmp_path / "checkpoints" / f"{name}.pt")
