@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.conftest import SERIAL, Backend
 from tests.fault.programs import wait_gone
+from tests.unit.workers.far_transport import FarTransport
 from tests.waiting import PATIENCE_S
 
 import envfleet
@@ -104,6 +105,21 @@ def test_at_any_moment(backend: Backend, call: str) -> None:
             for one, other in zip(expected, run(fleet), strict=True):
                 np.testing.assert_array_equal(one, other, err_msg=f"after an interrupt at {at}")
         assert at > 100  # how many byte codes a call has depends on the version of Python
+
+
+def test_at_any_moment_of_what_is_sent_and_received_over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.workers.transports.process.ProcessTransport", FarTransport)
+    env_fns = [functools.partial(CountingEnv, 4, vary=True)] * NUM_ENVS
+    with SERIAL(env_fns) as sound:
+        expected = run(sound)
+    at, in_far = 0, re.compile(f"{PACKAGE}/workers/transports/far").match
+    with Backend("process", 2)(env_fns) as fleet:
+        fleet.reset(seed=0)
+        while Interrupter(at, in_far).run(lambda: fleet.step(np.zeros(NUM_ENVS, int))):
+            at += STRIDE
+            for one, other in zip(expected, run(fleet), strict=True):
+                np.testing.assert_array_equal(one, other, err_msg=f"after an interrupt at {at}")
+    assert at > 100
 
 
 # Descriptors belong to their objects one byte code after the system has made them: there an interrupt leaves them open.

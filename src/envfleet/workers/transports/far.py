@@ -165,23 +165,26 @@ class FarWorker:
 
     def ring(self) -> None:
         """Send the pending requests."""
+        if self.data.has_data:  # results whose receipt was interrupted
+            self.take_results()
         line, rows, place, read = self._line, self._rows, self._place, self._requests.read
-        asked, verb = line[board.ASKED], line[board.ASKED] & 7
+        asked, verb, table = line[board.ASKED], line[board.ASKED] & 7, self._table
         mail: list[tuple[int, bytes]] = []
         parts: list[memoryview] = []
         if verb not in (Verb.STEP, Verb.STEP_ROWS):
             mail.append((0, read(place.worker)))
         if rows is not None and verb != Verb.BUILD:
-            if line[board.TABLE] != self._table:
-                self._table = line[board.TABLE]
+            if line[board.TABLE] != table:
+                table = line[board.TABLE]
                 mail.append((1 + len(place.rows), read(place.num_workers + place.num_envs)))
             if verb == Verb.STEP_ROWS and self._has_object_actions:
                 first = place.num_workers + place.rows.start
                 under_way = np.flatnonzero(rows.arrays.row_asked != rows.arrays.row_done)
                 mail += [(1 + row, read(first + row)) for row in under_way.tolist()]
             parts += rows.requested
-        words = asked, self._table, len(mail), line[board.STEPS], line[board.BUSY_NS]
+        words = asked, table, len(mail), line[board.STEPS], line[board.BUSY_NS]
         self.data.send(words, [*_wrap(mail), *parts])
+        self._table = table  # only now: an interrupted request is sent again
 
     def take_results(self) -> bool:
         """Receive finished requests; return True if the connection has ended."""

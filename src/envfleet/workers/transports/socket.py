@@ -254,8 +254,16 @@ class Connection:
         elif ready and ready[0][1] != select.POLLOUT:
             self._read()
 
+    @property
+    def has_data(self) -> bool:
+        """True if data was read from the socket and is not taken from here; polling does not report it."""
+        return self._end > 0
+
     def frames(self) -> Iterator[Frame]:
-        """Read the available data and yield the complete frames that are new."""
+        """Read the available data and yield the complete frames that are new.
+
+        A frame counts as read once the next one is asked for: after an interruption before that, it is yielded again.
+        """
         self._read()
         start = 0
         while self._end - start >= HEAD.size:
@@ -266,8 +274,8 @@ class Connection:
             start = body + size
             self._confirm(confirmed)
             if number > self.num_read or number == 0:
-                self.num_read = max(self.num_read, number)
                 yield words, memoryview(self._data)[body:start]
+                self.num_read = max(self.num_read, number)
         if start:
             self._end -= start
             self._data[: self._end] = self._data[start : start + self._end]
@@ -280,13 +288,17 @@ class Connection:
         while not self.is_over:
             if self._end == len(self._data):
                 self._data = self._data + bytes(len(self._data))  # another object: there may be views of this one
+            room = memoryview(self._data)[self._end :]
             try:
-                count = self._peer.recv_into(memoryview(self._data)[self._end :])
+                count = self._peer.recv_into(room)
             except BlockingIOError:
                 return
             except OSError as error:
                 self._fail(error)
                 return
+            except BaseException:  # Ctrl-C, after bytes were taken from the socket: the peer has to repeat them
+                self.end()
+                raise
             self._end += count
             self.is_over = count == 0
             if self._end < len(self._data):

@@ -339,6 +339,51 @@ def test_each_frame_is_read_once_however_connections_end(pair: tuple[Connection,
     assert not one._unconfirmed
 
 
+def test_a_frame_whose_reader_is_interrupted_is_read_again(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    for index in range(3):
+        one.send([index], [b"data"])
+    seen: list[int] = []
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(seen) < 4 and time.monotonic() < deadline_s:
+        with contextlib.suppress(KeyboardInterrupt):
+            for words, data in other.frames():
+                assert bytes(data) == b"data"
+                seen.append(words[0])
+                if seen == [0, 1]:
+                    raise KeyboardInterrupt
+    assert seen == [0, 1, 1, 2]
+
+
+class Interrupting:
+    """Socket of a process that gets Ctrl-C just after bytes were read."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+
+    def recv_into(self, buffer: memoryview) -> int:
+        if self._peer.recv_into(buffer):
+            raise KeyboardInterrupt
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._peer, name)
+
+
+def test_bytes_that_an_interruption_loses_are_sent_again(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    peer = other._peer
+    other._peer = Interrupting(peer)  # type: ignore[assignment]
+    one.send([1], [b"first"])
+    with pytest.raises(KeyboardInterrupt):
+        receive(other, 1)
+    other._peer = peer
+    one.send([2], [b"second"])
+    assert other.is_over
+    reconnected(one, other)
+    assert [(words[0], data) for words, data in receive(other, 2)] == [(1, b"first"), (2, b"second")]
+
+
 def test_what_is_mentioned_is_not_repeated(pair: tuple[Connection, Connection]) -> None:
     one, other = pair
     one.mention([1])
