@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import signal
 import sys
@@ -16,7 +17,7 @@ import pytest
 from tests.conftest import SERIAL, Backend
 from tests.fault.programs import wait_gone
 from tests.unit.workers.far_transport import FarTransport
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 import envfleet
 from envfleet.errors import EnvfleetError
@@ -198,5 +199,42 @@ def test_what_a_signal_handler_raises_is_no_failure(on_failure: Any, error: Base
             assert fleet.reset(seed=0)[0][:, 0].tolist() == [0, 0]
             fleet.step([0, 0])
             assert fleet.stats().restarts == 0
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+class SignallingOwner(CountingEnv):
+    """Sends a signal to the owner of the fleet in a step, and waits until it is handled."""
+
+    def __init__(self, owner: int, handled: Path) -> None:
+        super().__init__()
+        self.owner, self.handled = owner, handled
+
+    def step(self, action: Any) -> Any:
+        if not self.handled.exists():
+            os.kill(self.owner, signal.SIGUSR2)
+            wait_until(self.handled.exists)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_a_signal_handler_cannot_close_the_fleet_in_a_call(backend: Backend, terminate: bool, tmp_path: Path) -> None:
+    handled = tmp_path / "handled"
+
+    def handle(*_: Any) -> None:
+        handled.touch()
+        fleet.close(terminate=terminate)
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    try:
+        with backend([functools.partial(SignallingOwner, os.getpid(), handled)] * 2) as fleet:
+            fleet.reset(seed=0)
+            with pytest.raises(EnvfleetError, match=r"close\(\) in the middle of another call"):
+                fleet.step([0, 0])
+            assert not fleet.closed
+            if not terminate:
+                fleet.reset(seed=0)
+                fleet.step([0, 0])
+        assert fleet.closed
     finally:
         signal.signal(signal.SIGUSR2, before)

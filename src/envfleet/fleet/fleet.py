@@ -449,12 +449,12 @@ class Fleet(VectorEnv[Any, Any, Any]):
             **kwargs: Ignored, as in Gymnasium.
 
         Raises:
+            EnvfleetError: This thread is in another call of the fleet: a signal handler must not close it.
             SubEnvError: A sub-environment raised while closing; all resources are released anyway.
         """
         if timeout is not None:
             check_seconds("timeout", timeout, is_positive=False)
-        failures = self._calls.close(timeout, terminate)
-        if failures:
+        if failures := self._calls.close(timeout, terminate):
             raise SubEnvError(failures)
 
     def __enter__(self) -> Self:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from typing import Any, Never, TypeVar
 
 import numpy as np
 
-from envfleet.errors import CallPending, Failure, FleetBroken, InvalidArgument
+from envfleet.errors import CallPending, EnvfleetError, Failure, FleetBroken, InvalidArgument
 from envfleet.fleet.engine import Answer, Batch, Engine, Request, Reset, Rows
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
 
@@ -157,11 +158,20 @@ class CallGuard:
         Args:
             timeout_s: Seconds for sub-environments to close, `CLOSE_TIMEOUT_S` by default.
             is_forced: If True, kill the workers at once, also while another thread is in the fleet.
+
+        Raises:
+            CallPending: Another thread is in the fleet.
+            EnvfleetError: This thread is in another call of the fleet.
         """
         if self.state is Lifecycle.CLOSED:
             return []
         if is_forced:
             self.engine.abort()  # a thread that is inside the fleet raises an error
+        if self._is_in_call():
+            raise EnvfleetError(  # of no class that engines raise before anything has changed
+                "close() in the middle of another call of this thread, such as by a signal handler: raise an exception "
+                "there, such as SystemExit, and close the fleet where it is caught"
+            )
         if not self.lock.acquire(timeout=CLOSE_TIMEOUT_S if is_forced else 0):
             refuse_busy("close()")
         try:
@@ -173,6 +183,16 @@ class CallGuard:
             raise
         finally:
             self.lock.release()
+
+    def _is_in_call(self) -> bool:
+        """Return whether this thread is in `run` or `Fleet.step`; the lock may be left from an interrupted call."""
+        frame = sys._getframe()  # noqa: SLF001  # documented
+        while frame := frame.f_back:  # type: ignore[assignment]
+            if frame.f_code.co_qualname in {"CallGuard.run", "Fleet.step"}:
+                names = frame.f_locals
+                if names.get("calls", names["self"]) is self:
+                    return True
+        return False
 
     def note(self, error: BaseException, before: Lifecycle) -> None:
         """Set the state after a request that failed in the state `before`."""
