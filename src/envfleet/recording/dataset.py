@@ -25,7 +25,7 @@ import numpy as np
 
 from envfleet.errors import InvalidArgument
 from envfleet.extras import missing
-from envfleet.files import naming
+from envfleet.files import NO_ROOM, naming
 from envfleet.fleet.engine import Traits
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.recording.episodes import Episode
@@ -40,6 +40,8 @@ except ImportError as error:
 
 
 _MOST_COMPACT_BYTES = 16 << 10  # HDF5 allows 64 KiB
+_META_BYTES = 1 << 20
+_MARGIN_BYTES = 4 * _META_BYTES  # for headers of an episode, and so that room is not reserved for each
 
 
 def check_dataset_id(dataset_id: str) -> str:
@@ -90,7 +92,7 @@ class Dataset:
             raise InvalidArgument(f"{path} exists: pass a path that does not, or remove it")
         self._path, self._layouts, self._pid = path, layouts, os.getpid()
         self._metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata}
-        self.num_episodes = self.num_steps = 0
+        self.num_episodes = self.num_steps = self._reserved = 0
         self._is_closed = False
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):
@@ -108,7 +110,7 @@ class Dataset:
                 )
             self._file_path = self._folder / "data" / "main_data.hdf5"
             access = h5p.create(h5p.FILE_ACCESS)
-            access.set_meta_block_size(1 << 20)  # the default of 2 KiB means a write per dataset
+            access.set_meta_block_size(_META_BYTES)  # the default of 2 KiB means a write per dataset
             access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)  # whose groups are smaller
             self._file = h5f.create(os.fsencode(self._file_path), h5f.ACC_TRUNC, fapl=access)
         except BaseException:
@@ -122,6 +124,8 @@ class Dataset:
         Raises:
             OSError: The disk is full, for example.
         """
+        arrays = (*episode.observations, *episode.actions, episode.rewards)
+        self._reserve(sum(array.nbytes for array in arrays) + 2 * len(episode))
         name = self._remove_part()
         group = h5g.create(self._file, name)
         attributes = {"id": self.num_episodes, "total_steps": len(episode)}
@@ -137,6 +141,22 @@ class Dataset:
             self._add(group, key, array)
         h5g.create(group, b"infos")  # empty; Minari's EpisodeData needs it
         self.num_episodes, self.num_steps = self.num_episodes + 1, self.num_steps + len(episode)
+
+    def _reserve(self, size_bytes: int) -> None:
+        """Reserve room on the disk for what was written and `size_bytes` more.
+
+        HDF5 cannot continue after it failed to write, and closes a file that cannot be read without an error.
+        """
+        needed = self._file.get_filesize() + size_bytes + (_META_BYTES if size_bytes else 0)
+        if needed > self._reserved and hasattr(os, "posix_fallocate"):  # not on macOS
+            needed += _MARGIN_BYTES if size_bytes else 0
+            try:
+                os.posix_fallocate(self._file.get_vfd_handle(), self._reserved, needed - self._reserved)
+            except OSError as error:
+                if error.errno in NO_ROOM:  # else the file system does not support it
+                    error.filename = str(self._path)
+                    raise
+            self._reserved = needed
 
     def _remove_part(self) -> bytes:
         """Remove the part of the next episode that an interruption or an error left; return its name."""
@@ -162,13 +182,18 @@ class Dataset:
         """Complete the dataset and give it its name; a second call does nothing.
 
         Raises:
-            OSError: The disk is full, or another process has made `path`; the hidden folder stays.
+            OSError: The disk is full, and another call may succeed; or another process has made `path`, and the hidden
+                folder stays.
         """
         if self._is_closed or os.getpid() != self._pid:
             return
+        self._reserve(0)
         self._is_closed = True
         self._remove_part()
+        h5f.flush(self._file)
+        size_bytes = self._file.get_filesize()
         self._file.close()
+        os.truncate(self._file_path, min(size_bytes, self._file_path.stat().st_size))  # what was reserved in excess
         size = round(self._file_path.stat().st_size / 1e6, 1)
         counts = {"total_episodes": self.num_episodes, "total_steps": self.num_steps, "dataset_size": size}
         self._storage.update_metadata(counts | self._metadata)

@@ -119,17 +119,20 @@ class Recording:
 
         Raises:
             CallPending: Another thread is in the fleet.
-            OSError: The dataset cannot be completed, for example because the disk is full.
+            OSError: The dataset cannot be completed, for example because the disk is full; free some space and call
+                `close` again.
         """
         if self._is_closed:
             return
         fleet = self._fleet()
         if fleet is not None and not fleet.closed:
-            engine: Any = fleet.engine
-            replace_engine(fleet, engine.inner, "close() of a recording")
-        self._is_closed = True
+            engine = fleet.engine
+            if isinstance(engine, RecordingEngine) and engine.recording is self:  # else an earlier call got this far
+                replace_engine(fleet, engine.inner, "close() of a recording")
         self._cutter.cut()
-        self._finish()
+        self._dataset.finish()
+        self._finish.detach()
+        self._is_closed = True
 
     def __enter__(self) -> Self:
         return self

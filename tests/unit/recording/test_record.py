@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import gc
+import resource
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +370,50 @@ def test_an_episode_that_cannot_be_begun_costs_no_other(tmp_path: Path, monkeypa
                 fleet.rollout("random", 20)
         recording.close()
     assert len(read(tmp_path / "counting")) >= count > 0
+
+
+@contextlib.contextmanager
+def full_disk(limit_bytes: int) -> Iterator[None]:
+    """Let no file grow beyond a limit, which fails as on a full disk, with another number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_costs_no_episode_before(tmp_path: Path) -> None:
+    path = tmp_path / "counting"
+    with envfleet.make(counters(20), backend="serial", autoreset_mode="SAME_STEP") as fleet:
+        recording = envfleet.record(fleet, path)
+        fleet.reset()
+        with full_disk(8 << 20):
+            with pytest.raises(OSError, match="File too large") as caught:
+                fleet.rollout("random", 3_000)
+            recording.close()
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
+    episodes = read(path)
+    assert len(episodes) == recording.num_episodes > 100
+    check_counting(episodes)
+    assert (path / "data" / "main_data.hdf5").stat().st_size < 8 << 20
+
+
+def test_close_can_be_repeated_once_the_disk_has_room(tmp_path: Path) -> None:
+    path = tmp_path / "counting"
+    with envfleet.make(counters(4), backend="serial", autoreset_mode="SAME_STEP") as fleet:
+        recording = envfleet.record(fleet, path)
+        fleet.reset()
+        with full_disk(1 << 10):
+            with pytest.raises(OSError, match="File too large"):
+                fleet.rollout("random", 20)
+            for _ in range(2):
+                with pytest.raises(OSError, match="File too large"):
+                    recording.close()
+        assert not path.exists()
+        recording.close()
+        assert repr(recording).endswith("closed>")
+    assert read(path) == []
 
 
 def test_a_recording_nobody_closes_is_finished(tmp_path: Path) -> None:
