@@ -108,7 +108,7 @@ def test_at_any_moment(backend: Backend, call: str) -> None:
         assert at > 100  # how many byte codes a call has depends on the version of Python
 
 
-def test_at_any_moment_of_what_is_sent_and_received_over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_any_moment_over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.workers.transports.process.ProcessTransport", FarTransport)
     env_fns = [functools.partial(CountingEnv, 4, vary=True)] * NUM_ENVS
     with SERIAL(env_fns) as sound:
@@ -218,7 +218,7 @@ class SignallingOwner(CountingEnv):
 
 
 @pytest.mark.parametrize("terminate", [False, True])
-def test_a_signal_handler_cannot_close_the_fleet_in_a_call(backend: Backend, terminate: bool, tmp_path: Path) -> None:
+def test_signal_handlers_cannot_close_the_fleet(backend: Backend, terminate: bool, tmp_path: Path) -> None:
     handled = tmp_path / "handled"
 
     def handle(*_: Any) -> None:

@@ -168,7 +168,7 @@ def test_files_of_a_folder_are_drawn_latest_by_name(tmp_path: Path) -> None:
         FilePlayers(tmp_path / "nowhere", agent_of())
 
 
-def test_a_resumed_run_names_the_file_of_an_opponent_that_is_gone(tmp_path: Path) -> None:
+def test_a_resumed_run_names_a_missing_opponent(tmp_path: Path) -> None:
     for number in (1, 2):
         agent_of(seed=number).save(tmp_path / f"{number}.pt")
     latest = Entry(source=FilePlayers(tmp_path, agent_of()), matchmaking="latest")
