@@ -35,7 +35,7 @@ def compare_ppo(
     trainers: tuple[str, ...] = ("SB3", "CleanRL"),
     updates: int = 16,
 ) -> None:
-    """Compare PPO of Stable-Baselines3 and in CleanRL's manner, where only the vector environment changes.
+    """Compare PPO of Stable-Baselines3 and in the style of CleanRL, where only the vector environment changes.
 
     `updates` is for workloads that are not in `UPDATES`. Construction and the first reset are not measured.
     """
@@ -69,11 +69,8 @@ def _compare(weights: dict[str, torch.Tensor], label: str) -> dict[str, str]:
 def _sb3(workload: Workload, num_envs: int) -> tuple[dict[str, Callable[[], Any]], Any]:
     def learn(envs: Any, steps: int, total: int) -> torch.nn.Module:
         policy = "CnnPolicy" if workload.name in UPDATES else "MlpPolicy"
-        return (
-            PPO(policy, envs, n_steps=steps, batch_size=BATCH // 4, n_epochs=4, seed=0, device="cpu")
-            .learn(total)
-            .policy
-        )
+        model = PPO(policy, envs, n_steps=steps, batch_size=BATCH // 4, n_epochs=4, seed=0, device="cpu")
+        return model.learn(total).policy
 
     builds: list[Callable[[], Any]] = [lambda: Monitor(workload.build())] * num_envs
     return {

@@ -98,11 +98,10 @@ def train(envs, args):
                 actions[step] = policy.sample()
                 log_probs[step] = policy.log_prob(actions[step])
             played = actions[step].numpy()
-            found = envs.step(played if agent.is_discrete else played.clip(space.low, space.high))
-            next_observations = torch.as_tensor(found[0])
-            rewards[step] = torch.as_tensor(found[1])
-            next_dones = torch.as_tensor(found[2] | found[3]).float()
-            infos = found[4]
+            played = played if agent.is_discrete else played.clip(space.low, space.high)
+            next_obs, reward, terminated, truncated, infos = envs.step(played)
+            next_observations, rewards[step] = torch.as_tensor(next_obs), torch.as_tensor(reward)
+            next_dones = torch.as_tensor(terminated | truncated).float()
             if "final_info" in infos:
                 for info in infos["final_info"]:
                     if info and "episode" in info:

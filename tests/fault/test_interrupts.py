@@ -227,7 +227,8 @@ def test_signal_handlers_cannot_close_the_fleet(backend: Backend, terminate: boo
 
     before = signal.signal(signal.SIGUSR2, handle)
     try:
-        with backend([functools.partial(SignallingOwner, os.getpid(), handled)] * 2) as fleet:
+        env_fns = [functools.partial(SignallingOwner, os.getpid(), handled), CountingEnv]
+        with backend(env_fns) as fleet:
             fleet.reset(seed=0)
             with pytest.raises(EnvfleetError, match=r"close\(\) in the middle of another call"):
                 fleet.step([0, 0])

@@ -112,8 +112,8 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     worker_counts = split_counts(workers, "--workers") if workers else [None]
     contenders = [CONTENDERS[name] for name in names]
     contests = [Contest(workload, size, count, contenders) for count in worker_counts for size in sizes]
-    with progress_bar() as tell:
-        report = run_contests(contests, seconds or share_of_time(contests, rounds), rounds, tell)
+    with progress_bar() as show:
+        report = run_contests(contests, seconds or share_of_time(contests, rounds), rounds, show)
     console = make_console()
     show_report(report, console)
     write_figures(json_file, figures_json("bench", report))
@@ -143,8 +143,9 @@ def tune(
     from envfleet.machine import whole_cores
 
     candidates = search_space(whole_cores(), num_envs, split_names(backends))
-    with progress_bar() as tell:
-        tuning = run_tune(_resolve(env, env_args), candidates, seconds, tell)
+    workload = _resolve(env, env_args)
+    with progress_bar() as show:
+        tuning = run_tune(workload, candidates, seconds, show)
     show_tuning(tuning, make_console())
     write_figures(json_file, figures_json("tune", tuning))
 
@@ -170,8 +171,8 @@ def doctor(
     from envfleet.bench.results import figures_json
 
     workload = _resolve(env, env_args)
-    with progress_bar() as tell:
-        facts = examine(workload, num_envs, workers, policy_s=policy_latency_ms / 1e3, seconds=seconds, progress=tell)
+    with progress_bar() as show:
+        facts = examine(workload, num_envs, workers, policy_s=policy_latency_ms / 1e3, seconds=seconds, progress=show)
     diagnosis = diagnose(facts)
     show_diagnosis(diagnosis, make_console())
     write_figures(json_file, figures_json("doctor", diagnosis))
@@ -231,8 +232,7 @@ def _resolve(env: str, env_args: list[str]) -> Workload:
     from envfleet.bench.rounds import require_buildable
     from envfleet.bench.workloads import resolve
 
-    with progress_bar() as tell:
-        tell(f"building {env}", 0.0)
+    with progress_bar(f"building {env}"):
         workload = resolve(env, parse_env_kwargs(env_args))
         require_buildable(workload)
     return workload

@@ -143,24 +143,24 @@ def _show_error(title: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[str, float], None]]:
+def progress_bar(text: str = "") -> Iterator[Callable[[str, float], None]]:
     """Show a progress bar in a terminal, nothing elsewhere; yield a function that updates its text and fraction.
 
     Text that other code prints meanwhile appears above the bar, or in the file that standard output is redirected to.
     """
     console = Console(stderr=True)
-    text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # is cut, the others are not
+    description = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # alone may be cut
     with Progress(
         BarColumn(bar_width=24),
         TimeElapsedColumn(),
-        text,
+        description,
         console=console,
         transient=True,
         expand=True,
         redirect_stdout=sys.stdout.isatty(),
         disable=not console.is_interactive,
     ) as progress:
-        task = progress.add_task("", total=1.0)
+        task = progress.add_task(escape(text), total=1.0)
 
         def update(text: str, fraction: float) -> None:
             progress.update(task, description=escape(text), completed=fraction)

@@ -245,8 +245,7 @@ def back_up(
     with open_store(database) as store:
         from envfleet.service.database.backup import back_up as copy
 
-        with progress_bar() as show:
-            show(str(file), 0.0)
+        with progress_bar(str(file)):
             size_bytes = copy(store, file)
     typer.echo(f"{file}: {size_bytes / 2**20:,.1f} MiB")
 
@@ -261,7 +260,6 @@ def restore(
     from envfleet.service.database.backup import restore as put_back
     from envfleet.service.database.store import Store
 
-    with contextlib.closing(Store(database)) as store, progress_bar() as show:
-        show(str(file), 0.0)
+    with contextlib.closing(Store(database)) as store, progress_bar(str(file)):
         put_back(file, store)
         store.migrate()

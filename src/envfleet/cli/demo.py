@@ -88,8 +88,7 @@ def _train_alone(config: RunConfig, console: Console) -> float:
     console.print(f"Training for {_SECONDS_ALONE:.0f} s on one game, to compare", style="dim")
     quick = config.training.model_copy(update={"eval_games": 1})
     quiet = config.model_copy(update={"training": quick})
-    with tempfile.TemporaryDirectory(prefix="envfleet-demo-") as folder, progress_bar() as show:
-        show("one game", 0.0)
+    with tempfile.TemporaryDirectory(prefix="envfleet-demo-") as folder, progress_bar("one game"):
         train(quiet, max_transitions=quick.rollout_steps, base_output_dir=folder, verbose=False)  # compiles updates
         return train(quiet, max_minutes=_SECONDS_ALONE / 60, base_output_dir=folder, verbose=False).steps_per_s
 

@@ -84,15 +84,13 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     place, game = _find_place(checkpoint, env, env_args)
     if game is None:
         _refuse_for_one(place, {"--opponent": opponent, "--side": side, "--mode": mode})
-        with progress_bar() as show:
-            show(f"{games} episodes", 0.0)
+        with progress_bar(f"{games} episodes") as show:
             agent = load_agent(checkpoint, num_envs=1, trust=trust)
             returns = evaluate_single_player(agent, place, episodes=games, seed=seed, progress=show)
         show_returns({name_of(checkpoint): returns}, make_console())
         figures = dataclasses.asdict(returns)
     else:
-        with progress_bar() as show:
-            show(f"{games} games against {opponent or game.strongest}", 0.0)
+        with progress_bar(f"{games} games against {opponent or game.strongest}") as show:
             match = _match(place, game, mode)
             player, other = (
                 load_player(source, game=game, seed=2 * seed + k, trust=trust)
@@ -138,24 +136,23 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
         with contextlib.closing(open_one(place)) as sample:
             players = find_checkpoints(folder, sample.observation_space)
         returns = {}
-        with progress_bar() as tell:
+        with progress_bar() as show:
             for number, (name, file) in enumerate(players.items()):
-                tell(name, number / len(players))
+                show(name, number / len(players))
                 agent = load_agent(file, num_envs=1, trust=trust)
                 returns[name] = evaluate_single_player(agent, place, episodes=games, seed=seed)
         show_returns(returns, make_console())
         figures = {name: dataclasses.asdict(mean) for name, mean in returns.items()}
     else:
         files = find_checkpoints(folder, game.observation_space)
-        with progress_bar() as tell:
-            tell(f"{len(files)} checkpoints", 0.0)
+        with progress_bar(f"{len(files)} checkpoints") as show:
             everyone: dict[str, Any] = {
                 name: load_player(file, name, game=game, seed=k, trust=trust)
                 for k, (name, file) in enumerate(files.items())
             }
             everyone |= {name: name for name in game.scripts or [game.strongest]}
             match = _match(place, game, mode)
-            played = run_tournament(everyone, games=games, seed=seed, match=match, progress=tell)
+            played = run_tournament(everyone, games=games, seed=seed, match=match, progress=show)
         show_tournament(played, make_console())
         show_file("Picture", plot_tournament(played, plot or folder / "tournament.png"))
         figures = dataclasses.asdict(played)

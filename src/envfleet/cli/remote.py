@@ -103,8 +103,7 @@ def submit(
 ) -> None:
     """Play one ranked attempt with a policy; a trial step in training comes first, as an attempt counts at once."""
     options = parse_env_kwargs(env_args)
-    with _linked(url, token) as (link, secret), progress_bar() as show:
-        show(f"asking {url}", 0.0)
+    with _linked(url, token) as (link, secret), progress_bar(f"asking {url}") as show:
         offers = link.get("/envs")["envs"]
         name = env if env in offers else f"envfleet/{env}"
         if name not in offers:

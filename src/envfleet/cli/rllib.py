@@ -65,8 +65,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
         returns = evaluate(algorithm, env, episodes, seed=seed + 1_000_000)
         typer.echo(f"best actions, {episodes} episodes: return {returns.mean():.1f} ± {returns.std():.1f}")
         file = out / f"{plan.way}.gif"
-        with progress_bar() as show:
-            show(str(file), 0.0)
+        with progress_bar(str(file)):
             record(algorithm, env, file, seed=seed + 1_000_000)
     show_file("GIF", file)
 

@@ -129,8 +129,7 @@ def plot(
     """Plot a run as it is now, or several runs in the same figures."""
     from envfleet.training.records import plot_runs
 
-    with progress_bar() as show:
-        show(f"plots of {len(runs)} runs", 0.0)
+    with progress_bar(f"plots of {len(runs)} runs"):
         files = plot_runs(runs, out)
     typer.echo("\n".join(map(str, files)) or "There is nothing to draw yet.")
 
@@ -146,8 +145,7 @@ def export(
     """Write the policy of a trained agent to a file that runs without envfleet."""
     from envfleet.agents import export_policy, load_agent
 
-    with progress_bar() as show:
-        show(str(to), 0.0)
+    with progress_bar(str(to)):
         export_policy(load_agent(agent, trust=trust), to)
     show_file("Policy", to)
 

@@ -13,9 +13,10 @@ What remains. `Fleet.step` does the same in its own code, because a context mana
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
-import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Never, TypeVar
@@ -32,6 +33,9 @@ RESTARTABLE = (Lifecycle.NEW, Lifecycle.READY, Lifecycle.TORN)
 """States in which all sub-environments can be reset or restored."""
 
 Result = TypeVar("Result")
+
+_CALLS = {"CallGuard.run": "self", "Fleet.step": "calls"}
+"""Functions that run calls of a fleet, each with its variable for the guard."""
 
 
 class CallGuard:
@@ -185,14 +189,9 @@ class CallGuard:
             self.lock.release()
 
     def _is_in_call(self) -> bool:
-        """Return whether this thread is in `run` or `Fleet.step`; the lock may be left from an interrupted call."""
-        frame = sys._getframe()  # noqa: SLF001  # documented
-        while frame := frame.f_back:  # type: ignore[assignment]
-            if frame.f_code.co_qualname in {"CallGuard.run", "Fleet.step"}:
-                names = frame.f_locals
-                if names.get("calls", names["self"]) is self:
-                    return True
-        return False
+        """Return whether this thread is in a call; the lock alone may be left from one that was interrupted."""
+        frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
+        return any(frame.f_locals.get(_CALLS.get(frame.f_code.co_qualname, "")) is self for frame in frames)
 
     def note(self, error: BaseException, before: Lifecycle) -> None:
         """Set the state after a request that failed in the state `before`."""

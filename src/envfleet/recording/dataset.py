@@ -125,7 +125,8 @@ class Dataset:
             OSError: The disk is full, for example.
         """
         arrays = (*episode.observations, *episode.actions, episode.rewards)
-        self._reserve(sum(array.nbytes for array in arrays) + 2 * len(episode))
+        size_bytes = sum(array.nbytes for array in arrays) + 2 * len(episode)
+        self._reserve(size_bytes + _META_BYTES, _MARGIN_BYTES)
         name = self._remove_part()
         group = h5g.create(self._file, name)
         attributes = {"id": self.num_episodes, "total_steps": len(episode)}
@@ -142,14 +143,14 @@ class Dataset:
         h5g.create(group, b"infos")  # empty; Minari's EpisodeData needs it
         self.num_episodes, self.num_steps = self.num_episodes + 1, self.num_steps + len(episode)
 
-    def _reserve(self, size_bytes: int) -> None:
-        """Reserve room on the disk for what was written and `size_bytes` more.
+    def _reserve(self, size_bytes: int, margin_bytes: int) -> None:
+        """Reserve room on the disk for what was written and `size_bytes` more; `margin_bytes` saves later calls.
 
         HDF5 cannot continue after it failed to write, and closes a file that cannot be read without an error.
         """
-        needed = self._file.get_filesize() + size_bytes + (_META_BYTES if size_bytes else 0)
+        needed = self._file.get_filesize() + size_bytes
         if needed > self._reserved and hasattr(os, "posix_fallocate"):  # not on macOS
-            needed += _MARGIN_BYTES if size_bytes else 0
+            needed += margin_bytes
             try:
                 os.posix_fallocate(self._file.get_vfd_handle(), self._reserved, needed - self._reserved)
             except OSError as error:
@@ -187,7 +188,7 @@ class Dataset:
         """
         if self._is_closed or os.getpid() != self._pid:
             return
-        self._reserve(0)
+        self._reserve(0, 0)
         self._is_closed = True
         self._remove_part()
         h5f.flush(self._file)

@@ -114,7 +114,7 @@ def begin(state: Any, rng: np.random.Generator, can_be_fickle: bool, probability
 
 
 def act(state: Any, action: int, rng: np.random.Generator, is_moved: bool) -> tuple[float, bool]:
-    """Let the passenger in, out, or choose another destination on the way. Returns reward and whether it is reached."""
+    """Let the passenger in or out, or change the destination on the way; return the reward and whether it ended."""
     reward, terminated = -1.0, False
     place = _find_place(state.row, state.column)
     was_inside = state.passenger == _IN_TAXI
