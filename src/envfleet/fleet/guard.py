@@ -190,8 +190,11 @@ class CallGuard:
 
     def _is_in_call(self) -> bool:
         """Return whether this thread is in a call; the lock alone may be left from one that was interrupted."""
-        frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
-        return any(frame.f_locals.get(_CALLS.get(frame.f_code.co_qualname, "")) is self for frame in frames)
+        for frame, _ in traceback.walk_stack(inspect.currentframe()):
+            name = _CALLS.get(frame.f_code.co_qualname)
+            if name is not None and frame.f_locals[name] is self:  # of other frames, f_locals would keep objects alive
+                return True
+        return False
 
     def note(self, error: BaseException, before: Lifecycle) -> None:
         """Set the state after a request that failed in the state `before`."""
